@@ -103,7 +103,7 @@ uninstall: ## remove what install put there, and folders that are empty then
 	rm -f $(SHARE)/systemd/user/madrigal.service $(SHARE)/bash-completion/completions/madrigal $(SHARE)/zsh/site-functions/_madrigal
 	rm -f $(LIB)/libmadrigal.so $(LIB)/libmadrigal.so.0 $(INCLUDE)/madrigal.h $(LIB)/pkgconfig/madrigal.pc $(SHARE)/man/man3/madrigal.3
 	rm -f $(LIB)/libmadrigal-classic.so $(LIB)/libmadrigal-classic.so.0 $(addprefix $(INCLUDE)/,madeleine.h fm.h vio.h vaio.h) $(LIB)/pkgconfig/madrigal-classic.pc
-	-@cd $(DESTDIR)$(PREFIX) && for folder in $(INSTALLED_IN) $(INSTALLED_FOR_C); do \
+	-@cd $(DESTDIR)$(PREFIX) && for folder in bin $(INSTALLED_IN) $(INSTALLED_FOR_C); do \
 		test ! -d $$folder || rmdir -p --ignore-fail-on-non-empty $$folder; done
 
 clean: ## remove what was built

@@ -197,11 +197,10 @@ class Pair:
         our_server = self.workload.start(ours)
         stack.callback(our_server.stop)
         sides = [("plain", plain, plain_server), ("madrigal", ours, our_server)]
-        if not plan.quick:
-            # Neither is measured cold.
-            for _, side, server in sides:
-                self.workload.run(side, server, plan.seconds / 2)
-            ours.traffic.clear()
+        # Neither is measured cold.
+        for _, side, server in sides:
+            self.workload.run(side, server, plan.seconds / (4 if plan.quick else 2))
+        ours.traffic.clear()
         values = {"plain": [[] for _ in self.figures], "madrigal": [[] for _ in self.figures]}
         for turn in range(plan.runs):
             for name, side, server in sides if turn % 2 == 0 else reversed(sides):

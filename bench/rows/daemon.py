@@ -155,9 +155,8 @@ class Daemons:
                 at = ("127.0.0.1", bed.forward(server, port)) if between.daemons == 1 else (B1, port)
                 ways.append((bed.wrapped("a1"), *at))
             paths = [(best.enter, "127.0.0.1", ports[best.congestion]), *ways]
-            if not plan.quick:
-                for path in paths:
-                    ask(*path, plan.seconds / 2)
+            for path in paths:
+                ask(*path, plan.seconds / (4 if plan.quick else 2))
             seen: list[list[float]] = [[] for _ in paths]
             for turn in range(plan.runs):
                 # Another one is first each time.

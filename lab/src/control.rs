@@ -1,5 +1,5 @@
-//! What is said over the control socket of a link: one message to ask, one to answer, both JSON. The socket has mode 0600 in a directory
-//! of mode 0700: only its user can ask.
+//! The protocol of a link's control socket: one request and one reply, both JSON. The socket has mode 0600 in a directory of mode 0700:
+//! only its user can send requests.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::wan::direction::Counts;
 
-/// What a link is asked.
+/// A request to a link.
 #[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 pub enum Request {
@@ -23,7 +23,7 @@ pub enum Request {
     Cut(bool),
 }
 
-/// What a link answers: how it is after it did what it was asked, or why it did nothing.
+/// The reply of a link: its status after the request, or why the request failed.
 pub type Reply = Result<LinkStatus, String>;
 
 /// How a link is.

@@ -1,4 +1,4 @@
-//! What can go wrong with a lab, in words for the one who typed the command.
+//! The errors of a lab, in words for the user of the command.
 
 use std::io;
 
@@ -80,7 +80,7 @@ impl LabError {
         move |errno| Self::System(what, errno.into())
     }
 
-    /// The system refused to do `what`, as the standard library tells it.
+    /// The system refused to do `what`, as an error of the standard library.
     pub(crate) fn io(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let what = what.into();
         move |error| Self::System(what, error)

@@ -1,4 +1,4 @@
-//! Runs a command on a host: in all of its namespaces, with the terminal, the directory and the signals of whoever typed it.
+//! Runs a command on a host: in all of its namespaces, with the terminal, the directory and the signals of the calling shell.
 
 use std::ffi::{CStr, CString, OsString};
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -56,8 +56,8 @@ pub(crate) fn run(state: &State, node: &Node, command: &[OsString]) -> Result<i3
     }
 }
 
-/// The terminal, where this process has it. A process group cannot reach into a pid namespace: a shell there would not find its own.
-/// So the command gets a group of its own, which has the terminal while it runs.
+/// The terminal, if this process has it. A process group cannot extend into a pid namespace: a shell there would not find its own group. So
+/// the command gets a group of its own, which has the terminal while it runs.
 struct Terminal {
     has: bool,
 }
@@ -120,7 +120,7 @@ fn variables(state: &State, node: &Node) -> Vec<(OsString, OsString)> {
     all
 }
 
-/// Becomes the command, or says why not and returns the exit status for that.
+/// Becomes the command, or reports why it cannot and returns the exit status for that.
 fn become_command(command: &[OsString], variables: &[(OsString, OsString)]) -> i32 {
     let Some(program) = command.first() else { return MISSING };
     let text = |text: &OsString| CString::new(text.as_bytes()).unwrap_or_default();
@@ -169,7 +169,7 @@ fn wait(child: Pid, watched: Signals, terminal: &Terminal) -> Result<i32, Errno>
             if let Some(ended) = status_of(status) {
                 return Ok(ended);
             }
-            // It was stopped: so that a shell takes the terminal back, so are we, until somebody continues us.
+            // It was stopped: this process stops, too, until it is continued, so that a shell takes the terminal back.
             terminal.take();
             let _ = kill_process(rustix::process::getpid(), Signal::STOP);
             terminal.give(Some(child));
@@ -182,7 +182,7 @@ fn wait(child: Pid, watched: Signals, terminal: &Terminal) -> Result<i32, Errno>
 fn pass_on(child: Pid, caught: Caught) {
     let signal = PASSED_ON.iter().find(|signal| signal.as_raw() == caught.signal);
     if let Some(signal) = signal.filter(|_| caught.sent) {
-        // If it has ended, that is what we hear next.
+        // If it has ended, the next wait reports that.
         let _ = kill_process(child, *signal);
     }
 }

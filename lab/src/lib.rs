@@ -47,7 +47,7 @@ pub fn up(file: &Path, name: Option<&str>) -> Result<State, LabError> {
     let stem = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
     let directory = Directory::of(name.unwrap_or(&stem))?;
     let is_up = || LabError::IsUp(directory.name.clone());
-    // What an earlier lab left whose processes are gone makes way for a new one.
+    // The files of an earlier lab whose processes are gone are removed for the new one.
     drop(directory.claim()?.ok_or_else(is_up)?);
     directory.remove()?;
     let lock = directory.claim()?.ok_or_else(is_up)?;
@@ -127,7 +127,7 @@ pub fn ask(name: Option<&str>, link: &str, request: &Request) -> Result<LinkStat
         return Err(LabError::NoLink { lab: state.name, link: link.to_owned(), known });
     };
     if let Request::Set(assignments) = request {
-        // What cannot be right whatever the link is set to is found out here.
+        // An assignment that is wrong for every state of the link is reported here.
         for text in assignments {
             let (key, value) = text.split_once('=').ok_or_else(|| wan::settings::BadSetting::Shape(text.clone()))?;
             Settings::default().set(key.trim(), value.trim())?;
@@ -141,7 +141,7 @@ pub fn ask(name: Option<&str>, link: &str, request: &Request) -> Result<LinkStat
     reply.map_err(|why| LabError::Refused(link.to_owned(), why))
 }
 
-/// Ends a lab and removes what is left of it; whether there was anything. Without a name: the only one, or what is left of it.
+/// Ends a lab and removes what is left of it. Returns whether there was anything. Without a name: the only lab, or what is left of it.
 pub fn down(name: Option<&str>) -> Result<Option<String>, LabError> {
     let directory = match (name, names().as_slice(), state::names().as_slice()) {
         (None, [], [left]) => Directory::of(left)?,
@@ -188,7 +188,7 @@ fn end(directory: &Directory) -> Result<(), LabError> {
 fn signal(process: Process, signal: Signal) -> bool {
     let Some(pid) = Pid::from_raw(process.pid as i32) else { return false };
     let Ok(handle) = pidfd_open(pid, PidfdFlags::empty()) else { return false };
-    // Only now, with the handle, is it certain who will get the signal.
+    // With the handle it is certain which process gets the signal.
     process.alive() && pidfd_send_signal(handle, signal).is_ok()
 }
 

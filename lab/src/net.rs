@@ -48,7 +48,7 @@ impl Net {
         }
     }
 
-    /// The bits of an address that tell hosts of this network apart.
+    /// The bits of an address that distinguish hosts of this network.
     fn host_mask(&self) -> u128 {
         u128::MAX.checked_shr(128 - u32::from(self.bits() - self.prefix)).unwrap_or(0)
     }

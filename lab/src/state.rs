@@ -49,7 +49,7 @@ pub struct Node {
 
 /// A WAN link of a lab that is up.
 #[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug)]
-pub struct Link {
+pub struct WanLink {
     /// Its name.
     pub name: String,
     /// Its sites.
@@ -72,7 +72,7 @@ pub struct State {
     /// Hosts, then routers; empty while it is being built.
     pub nodes: Vec<Node>,
     /// Links.
-    pub links: Vec<Link>,
+    pub links: Vec<WanLink>,
     /// What `MADRIGAL_CONFIG_DIR` is on its hosts, where that was set.
     #[serde(default)]
     pub config: Option<String>,

@@ -16,7 +16,7 @@ use std::time::Instant;
 use madrigal_base::config::Settings;
 use madrigal_base::node::{NodeAddress, NodeId};
 use madrigal_progress::driver::Place;
-use madrigal_progress::message::{Link, LinkError, Placement, Port, Sent, Sink};
+use madrigal_progress::message::{LinkError, LinkIndex, Placement, Port, Sent, Sink};
 use madrigal_sys::piece::Piece;
 use madrigal_testkit::hosts::Hosts;
 use rustix::net::{RecvFlags, SendFlags};
@@ -263,36 +263,36 @@ impl Bare {
 struct Node {
     id: NodeId,
     port: Box<dyn Port>,
-    link: Link,
+    link: LinkIndex,
     recorder: Recorder,
 }
 
 struct Recorder {
-    up: Option<Link>,
+    up: Option<LinkIndex>,
     got: usize,
     into: Piece,
 }
 
 impl Sink for Recorder {
-    fn up(&mut self, link: Link, _node: NodeId) {
+    fn up(&mut self, link: LinkIndex, _node: NodeId) {
         self.up = Some(link);
     }
 
-    fn down(&mut self, _link: Link, why: LinkError) {
+    fn down(&mut self, _link: LinkIndex, why: LinkError) {
         println!("{why}");
         std::process::exit(1);
     }
 
-    fn frame(&mut self, _link: Link, _head: &[u8], body: &[u8]) {
+    fn frame(&mut self, _link: LinkIndex, _head: &[u8], body: &[u8]) {
         self.into.fill(body);
         self.got += 1;
     }
 
-    fn place(&mut self, _link: Link, _head: &[u8], _len: usize, placement: &mut Placement) {
+    fn place(&mut self, _link: LinkIndex, _head: &[u8], _len: usize, placement: &mut Placement) {
         placement.push(self.into);
     }
 
-    fn arrived(&mut self, _link: Link, _head: &[u8]) {
+    fn arrived(&mut self, _link: LinkIndex, _head: &[u8]) {
         self.got += 1;
     }
 }
@@ -304,7 +304,7 @@ impl Node {
         let place = Place { directory, network: settings.network, ..Place::default() };
         let id = NodeId::new(madrigal_sys::process::random()).expect("random");
         let port = madrigal_drivers::message_driver(driver).expect("a driver").open(id, &place).expect("opens");
-        Self { id, port, link: Link(0), recorder: Recorder { up: None, got: 0, into: Piece::EMPTY } }
+        Self { id, port, link: LinkIndex(0), recorder: Recorder { up: None, got: 0, into: Piece::EMPTY } }
     }
 
     fn until_up(&mut self) {

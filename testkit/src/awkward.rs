@@ -8,7 +8,7 @@ use std::os::fd::BorrowedFd;
 
 use madrigal_base::node::{NodeAddress, NodeId};
 use madrigal_progress::driver::{Facts, Place};
-use madrigal_progress::message::{Explained, Link, LinkError, MessageDriver, Port, Sent, SingleCopy, Sink};
+use madrigal_progress::message::{Explained, LinkError, LinkIndex, MessageDriver, Port, Sent, SingleCopy, Sink};
 
 use crate::noise::Noise;
 
@@ -58,7 +58,7 @@ struct AwkwardPort {
 
 impl AwkwardPort {
     /// The bytes of a frame taken so far.
-    fn taken(&mut self, link: Link) -> &mut Vec<u8> {
+    fn taken(&mut self, link: LinkIndex) -> &mut Vec<u8> {
         let at = link.0 as usize;
         if self.partly.len() <= at {
             self.partly.resize(at + 1, Vec::new());
@@ -72,11 +72,11 @@ impl Port for AwkwardPort {
         self.port.publish(address);
     }
 
-    fn link(&mut self, to: &NodeAddress) -> Result<Link, String> {
+    fn link(&mut self, to: &NodeAddress) -> Result<LinkIndex, String> {
         self.port.link(to)
     }
 
-    fn send(&mut self, link: Link, head: &[u8], body: &[IoSlice<'_>], skip: usize) -> Result<Sent, LinkError> {
+    fn send(&mut self, link: LinkIndex, head: &[u8], body: &[IoSlice<'_>], skip: usize) -> Result<Sent, LinkError> {
         if !self.ways.parts {
             return self.port.send(link, head, body, skip);
         }
@@ -114,15 +114,15 @@ impl Port for AwkwardPort {
         self.port.short()
     }
 
-    fn pull(&mut self, _link: Link, remote: &[(u64, usize)], local: &[(u64, usize)]) -> SingleCopy {
+    fn pull(&mut self, _link: LinkIndex, remote: &[(u64, usize)], local: &[(u64, usize)]) -> SingleCopy {
         if self.ways.copies { copy(remote, local) } else { SingleCopy::No }
     }
 
-    fn push(&mut self, _link: Link, local: &[(u64, usize)], remote: &[(u64, usize)]) -> SingleCopy {
+    fn push(&mut self, _link: LinkIndex, local: &[(u64, usize)], remote: &[(u64, usize)]) -> SingleCopy {
         if self.ways.copies { copy(local, remote) } else { SingleCopy::No }
     }
 
-    fn cut(&mut self, link: Link) {
+    fn cut(&mut self, link: LinkIndex) {
         self.port.cut(link);
     }
 
@@ -138,7 +138,7 @@ impl Port for AwkwardPort {
         self.port.woken();
     }
 
-    fn explain(&self, link: Link) -> Explained {
+    fn explain(&self, link: LinkIndex) -> Explained {
         self.port.explain(link)
     }
 }

@@ -96,7 +96,7 @@ fn plan(noise: &mut Noise, number: u64) -> Vec<Plan> {
 /// Sends a message, changing buffers as far as the modes allow.
 fn send(circuit: &mut Circuit, to: usize, plan: &[Plan]) -> Result<(), CircuitError> {
     let mut buffers: Vec<_> = plan.iter().map(|piece| piece.bytes()).collect();
-    // What is packed for later is not what it will be.
+    // Pieces that are packed for later still change.
     for (piece, buffer) in plan.iter().zip(&mut buffers) {
         if piece.sends == Sends::Later {
             buffer.fill(0x11);
@@ -123,7 +123,7 @@ fn send(circuit: &mut Circuit, to: usize, plan: &[Plan]) -> Result<(), CircuitEr
     packing.end()?;
     // The caller may wait for other threads next, and make no progress.
     circuit.flush();
-    // Every buffer is free now: what is in it is never seen by anybody.
+    // Every buffer is free now: its bytes are never sent.
     cells.iter().copied().flatten().for_each(|cell| cell.set(0x33));
     Ok(())
 }
@@ -173,7 +173,7 @@ fn any_to_any(at: &Context) {
     let group = at.group(NODES);
     let plan_of = |from: usize, round: u64| {
         let len = [8, 500, 10_000][(from + round as usize) % 3];
-        // Copied: nobody waits for a receiver that sends first.
+        // Copied: no sender waits for a receiver that sends first.
         [Plan { seed: from as u64 * 1_000 + round, len, sends: Sends::Safer, receives: Unpacks::Express }]
     };
     std::thread::scope(|scope| {
@@ -380,6 +380,6 @@ fn group_and_circuit(c: &Context) {
 /// Lends memory to a message that ends before its owner looks at it.
 #[allow(unsafe_code)]
 fn lend(bytes: &mut [u8]) -> Piece {
-    // SAFETY: writable, and nobody else looks at it before the message has ended.
+    // SAFETY: writable, and no other code accesses it before the message has ended.
     unsafe { Piece::lend(bytes.as_mut_ptr(), bytes.len()) }
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use madrigal_base::error::{ConnectError, ListenError, ReadError, WriteError};
 use madrigal_base::locator::Locator;
 use madrigal_progress::driver::{
-    Connecting, Driver, Endpoint, Ends, Listener, Packet, Place, Read, Signal, Watched, Wrote,
+    Connecting, Connection, Driver, Ends, Listener, Packet, Place, Read, Signal, Watched, Wrote,
 };
 use madrigal_stream::adapter::{self, Stream};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -61,7 +61,7 @@ impl Context {
         self.driver.listen(&self.address(), &self.place).expect("listens")
     }
 
-    fn connect(&self, to: &Locator) -> Result<Endpoint, ConnectError> {
+    fn connect(&self, to: &Locator) -> Result<Connection, ConnectError> {
         match self.driver.connect(to, &self.place)? {
             Connecting::Done(endpoint) => Ok(endpoint),
             Connecting::Pending(mut pending) => loop {
@@ -83,11 +83,11 @@ impl Context {
     }
 }
 
-fn stream(endpoint: Endpoint) -> Stream {
+fn stream(endpoint: Connection) -> Stream {
     adapter::adapt(endpoint).expect("an adapter for every paradigm")
 }
 
-fn accept(listener: &mut dyn Listener) -> Endpoint {
+fn accept(listener: &mut dyn Listener) -> Connection {
     loop {
         if let Some(endpoint) = listener.accept().expect("accepts") {
             return endpoint;

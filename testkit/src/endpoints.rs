@@ -315,7 +315,7 @@ fn claims(at: &Context) {
         assert!(rooms[1].bytes().iter().all(|b| *b == 1));
         assert_eq!(parties[1].endpoint.discard(again.1), Err(PostError::Invalid), "it is gone");
         parties[1].endpoint.discard(first).expect("claimed");
-        // The sender of what was discarded is told that it was sent.
+        // The sender of a discarded message gets the completion of a send.
         if len > 8 {
             for byte in 0..3 {
                 assert_eq!(wait_for(&mut parties, 0, Kind::Sent, byte).status, Status::Ok);

@@ -33,7 +33,7 @@ impl Hosts {
         run("ip", &format!("-n {} {words}", self.names[host])).expect("ip does it");
     }
 
-    /// A bridge that looks like a container system's: up, with an address, and nothing behind it.
+    /// A bridge like that of a container system: up, with an address, and nothing behind it.
     pub fn bridge(&self, host: usize, name: &str, address: &str) {
         self.ip(host, &format!("link add {name} type bridge"));
         self.ip(host, &format!("addr add {address} dev {name}"));

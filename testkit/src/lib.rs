@@ -7,7 +7,7 @@
 //! * [`vlinks`]: the promises of `VLink`, over any driver; [`withdrawn`]: of its operations that are taken back.
 //!
 //! A suite is a list of trials. To run it over a driver is one line, and over the table none at all: the tests in `tests/` take
-//! whatever `madrigal::DRIVERS` holds. No trial has an upper time limit; a [`watchdog`] ends a run that hangs and says which.
+//! all of `madrigal::DRIVERS`. No trial has an upper time limit; a [`watchdog`] ends a run that hangs and names the trial.
 
 pub mod awkward;
 pub mod circuits;
@@ -43,7 +43,7 @@ pub fn trials<C: 'static>(
     drivers.iter().flat_map(|driver| cases.iter().map(move |case| trial(*driver, case))).collect()
 }
 
-/// The same for drivers of messages; those of one that cannot be used here are ignored, and say why.
+/// The same for drivers of messages; trials of a driver that cannot be used here are ignored, with the reason.
 pub fn message_trials<C: 'static>(
     drivers: &[&'static dyn MessageDriver],
     cases: &'static [Case<C>],
@@ -94,7 +94,7 @@ pub fn message_drivers() -> Vec<&'static dyn MessageDriver> {
 /// A place of this process's own, so that test runs do not meet.
 pub fn place() -> Place {
     let directory = format!("/dev/shm/madrigal-test-{}", madrigal_sys::process::own_pid());
-    // Where nobody is, a moment is enough to see it.
+    // Without a peer, a moment is enough to see it.
     let network = Network { connect_timeout: 2, ..Network::default() };
     Place { directory, network, daemons: Vec::new() }
 }

@@ -1,6 +1,6 @@
 //! Reproducible noise: streams of bytes both sides can make, so that every byte is checked without sending a checksum.
 
-/// A small generator (xorshift64*), good enough to tell any two places of a stream apart.
+/// A small generator (xorshift64*), good enough to distinguish any two places of a stream.
 #[derive(Clone, Debug)]
 pub struct Noise(u64);
 

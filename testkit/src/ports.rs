@@ -7,7 +7,9 @@ use std::io::IoSlice;
 
 use madrigal_base::node::{NodeAddress, NodeId};
 use madrigal_progress::driver::Place;
-use madrigal_progress::message::{Link, LinkError, MAX_HEAD, MessageDriver, Placement, Port, Sent, SingleCopy, Sink};
+use madrigal_progress::message::{
+    LinkError, LinkIndex, MAX_HEAD, MessageDriver, Placement, Port, Sent, SingleCopy, Sink,
+};
 use madrigal_sys::piece::Piece;
 use rustix::event::{PollFd, PollFlags, poll};
 
@@ -47,40 +49,40 @@ pub static CASES: &[Case<Context>] = &[
 /// A frame as it came: its head and its body.
 type Frame = (Vec<u8>, Vec<u8>);
 
-/// What a port told, link by link.
+/// The events of a port, by link.
 #[derive(Default)]
 struct Recorder {
-    up: HashMap<Link, NodeId>,
-    down: HashMap<Link, LinkError>,
-    frames: HashMap<Link, Vec<Frame>>,
-    placed: HashMap<Link, Box<[u8]>>,
+    up: HashMap<LinkIndex, NodeId>,
+    down: HashMap<LinkIndex, LinkError>,
+    frames: HashMap<LinkIndex, Vec<Frame>>,
+    placed: HashMap<LinkIndex, Box<[u8]>>,
     /// How many bytes less than asked for are given to place a body in.
     stingy: usize,
 }
 
 impl Sink for Recorder {
-    fn up(&mut self, link: Link, node: NodeId) {
+    fn up(&mut self, link: LinkIndex, node: NodeId) {
         assert_eq!(self.up.insert(link, node), None, "up is told once");
     }
 
-    fn down(&mut self, link: Link, why: LinkError) {
+    fn down(&mut self, link: LinkIndex, why: LinkError) {
         self.placed.remove(&link);
         assert_eq!(self.down.insert(link, why), None, "down is told once");
     }
 
-    fn frame(&mut self, link: Link, head: &[u8], body: &[u8]) {
+    fn frame(&mut self, link: LinkIndex, head: &[u8], body: &[u8]) {
         assert!(self.up.contains_key(&link) && !self.down.contains_key(&link), "frames come while a link is up");
         self.frames.entry(link).or_default().push((head.to_vec(), body.to_vec()));
     }
 
-    fn place(&mut self, link: Link, _head: &[u8], len: usize, placement: &mut Placement) {
+    fn place(&mut self, link: LinkIndex, _head: &[u8], len: usize, placement: &mut Placement) {
         assert!(placement.is_empty() && self.up.contains_key(&link) && !self.down.contains_key(&link));
         let room = len - self.stingy.min(len);
         let boxed = self.placed.entry(link).insert_entry(vec![0xEE; room].into_boxed_slice());
         let memory = boxed.into_mut();
         // Two pieces where that can be.
         let cut = room / 3;
-        // SAFETY: the box is kept, and touched by nobody, until `arrived` or `down`.
+        // SAFETY: the box is kept, and not accessed by other code, until `arrived` or `down`.
         #[allow(unsafe_code)]
         unsafe {
             let at = memory.as_mut_ptr();
@@ -89,13 +91,13 @@ impl Sink for Recorder {
         }
     }
 
-    fn arrived(&mut self, link: Link, head: &[u8]) {
+    fn arrived(&mut self, link: LinkIndex, head: &[u8]) {
         let body = self.placed.remove(&link).expect("placed before");
         self.frames.entry(link).or_default().push((head.to_vec(), body.into_vec()));
     }
 }
 
-/// A node: a port, and what it told.
+/// A node: a port, and its events.
 struct Node {
     id: NodeId,
     port: Box<dyn Port>,
@@ -113,12 +115,12 @@ impl Node {
         address
     }
 
-    /// The frames that came over a link since it was asked last.
-    fn frames(&mut self, link: Link) -> Vec<Frame> {
+    /// The frames that came over a link since the last call.
+    fn frames(&mut self, link: LinkIndex) -> Vec<Frame> {
         self.recorder.frames.get_mut(&link).map(core::mem::take).unwrap_or_default()
     }
 
-    fn link_of(&self, id: NodeId) -> Option<Link> {
+    fn link_of(&self, id: NodeId) -> Option<LinkIndex> {
         self.recorder.up.iter().find(|(_, node)| **node == id).map(|(link, _)| *link)
     }
 }
@@ -131,7 +133,7 @@ impl Context {
     }
 
     /// Two nodes, linked by the first; and each one's link to the other.
-    fn pair(&self) -> ([Node; 2], [Link; 2]) {
+    fn pair(&self) -> ([Node; 2], [LinkIndex; 2]) {
         let mut nodes = [self.node(), self.node()];
         let to = nodes[1].address();
         let link = nodes[0].port.link(&to).expect("links");
@@ -152,7 +154,7 @@ fn until(nodes: &mut [Node], mut done: impl FnMut(&mut [Node]) -> bool) {
 }
 
 /// Sends a frame whole, polling everybody meanwhile.
-fn send(nodes: &mut [Node], by: usize, link: Link, head: &[u8], body: &[&[u8]]) {
+fn send(nodes: &mut [Node], by: usize, link: LinkIndex, head: &[u8], body: &[&[u8]]) {
     let pieces: Vec<_> = body.iter().map(|piece| IoSlice::new(piece)).collect();
     let len = head.len() + body.iter().map(|piece| piece.len()).sum::<usize>();
     let mut skip = 0;
@@ -298,7 +300,7 @@ fn back_pressure(at: &Context) {
     let (mut nodes, links) = at.pair();
     let body = vec![7u8; nodes[0].port.short()];
     let mut sent = 0u32;
-    // Nobody polls the other side: at some time it is full.
+    // The other side is not polled: at some time it is full.
     while nodes[0].port.send(links[0], &sent.to_le_bytes(), &[IoSlice::new(&body)], 0) == Ok(Sent::All) {
         sent += 1;
         assert!(sent < 1 << 20, "memory is bounded");

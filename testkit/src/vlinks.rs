@@ -487,7 +487,7 @@ fn no_starvation(c: &Context) {
             }
         });
         send(&quiet_near, b"!");
-        // Nobody runs the engine but the threads that wait for their own link.
+        // Only the threads that wait for their own link run the engine.
         while !called.load(Ordering::Relaxed) {
             send(&near, &[1]);
             assert_eq!(receive(&near, 1), [1]);

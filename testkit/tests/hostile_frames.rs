@@ -1,4 +1,4 @@
-//! A peer that sends whatever it likes: an endpoint neither panics nor writes outside what was lent to it, and others go on.
+//! A peer that sends arbitrary frames: an endpoint neither panics nor writes outside the memory lent to it, and other peers go on.
 //!
 //! Features (docs/features.md): A3, B20.
 
@@ -9,12 +9,12 @@ use madrigal::endpoint::{PeerId, Put, Receive, Region, Send};
 use madrigal::{Endpoint, Worker};
 use madrigal_base::node::{NodeAddress, NodeId};
 use madrigal_message::worker::Options;
-use madrigal_progress::message::{Link, LinkError, Placement, Port, Sink};
+use madrigal_progress::message::{LinkError, LinkIndex, Placement, Port, Sink};
 use madrigal_sys::piece::Piece;
 use madrigal_testkit::place;
 use proptest::prelude::*;
 
-/// Bytes around every buffer that nobody may touch.
+/// Guard bytes around every buffer.
 const GUARD: usize = 64;
 
 /// A buffer between guards.
@@ -48,27 +48,27 @@ struct Hostile {
     recorder: Recorder,
 }
 
-/// It places what comes nowhere.
+/// It gives no place for bodies.
 #[derive(Default)]
 struct Recorder {
-    up: Option<Link>,
+    up: Option<LinkIndex>,
     down: bool,
 }
 
 impl Sink for Recorder {
-    fn up(&mut self, link: Link, _: NodeId) {
+    fn up(&mut self, link: LinkIndex, _: NodeId) {
         self.up = Some(link);
     }
 
-    fn down(&mut self, _: Link, _: LinkError) {
+    fn down(&mut self, _: LinkIndex, _: LinkError) {
         self.down = true;
     }
 
-    fn frame(&mut self, _: Link, _: &[u8], _: &[u8]) {}
+    fn frame(&mut self, _: LinkIndex, _: &[u8], _: &[u8]) {}
 
-    fn place(&mut self, _: Link, _: &[u8], _: usize, _: &mut Placement) {}
+    fn place(&mut self, _: LinkIndex, _: &[u8], _: usize, _: &mut Placement) {}
 
-    fn arrived(&mut self, _: Link, _: &[u8]) {}
+    fn arrived(&mut self, _: LinkIndex, _: &[u8]) {}
 }
 
 impl Hostile {

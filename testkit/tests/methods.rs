@@ -1,4 +1,4 @@
-//! From the table of drivers to `MADRIGAL_METHODS`: a driver that is asked for by name is taken, and one that nobody asked for is among
+//! From the table of drivers to `MADRIGAL_METHODS`: a driver that is requested by name is taken, and one that was not requested is among
 //! those of the default.
 //!
 //! Features (docs/features.md): A8.

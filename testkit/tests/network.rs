@@ -104,15 +104,15 @@ impl Node {
         line.trim_end().to_owned()
     }
 
-    fn tell(&mut self, text: &str) {
+    fn send_line(&mut self, text: &str) {
         writeln!(self.input, "{text}").expect("the node listens");
     }
 
     fn link(&mut self, to: &NodeAddress) {
-        self.tell(&format!("link {}", text_of(&to.encode(NodeAddress::LONG))));
+        self.send_line(&format!("link {}", text_of(&to.encode(NodeAddress::LONG))));
     }
 
-    /// Waits until it tells that a link is up, in how much time, how it goes, and what was rejected.
+    /// Waits until it reports that a link is up: the time it took, its path, and the rejected paths.
     fn is_up(&mut self) -> String {
         let line = self.line();
         assert!(line.starts_with("up "), "{line}");
@@ -138,8 +138,8 @@ impl Drop for Node {
 
 /// Both send and check.
 fn talk(a: &mut Node, b: &mut Node) {
-    a.tell("talk");
-    b.tell("talk");
+    a.send_line("talk");
+    b.send_line("talk");
     assert_eq!((&a.line()[..], &b.line()[..]), ("talked", "talked"));
 }
 
@@ -152,7 +152,7 @@ fn bytes_of(text: &str) -> Vec<u8> {
     (0..text.len()).step_by(2).map(byte).collect()
 }
 
-/// The address with `first` in front, whatever was thought likeliest.
+/// The address with `first` in front.
 fn preferring(address: &NodeAddress, first: &str) -> NodeAddress {
     let mut address = address.clone();
     let first = first.parse().expect("an address");
@@ -181,7 +181,7 @@ fn killed() {
     b.child.kill().expect("is our child");
     let down = a.is_down();
     assert!(down.contains(&format!("node {} is gone", b.address.id)), "{down}");
-    // Whoever is gone cannot be reached again.
+    // A node that is gone cannot be reached again.
     a.link(&b.address);
     assert!(a.is_down().contains("Connection refused"));
 }
@@ -214,7 +214,7 @@ fn unauthenticated_peers() {
         let garbage: Vec<u8> = (0..i % 50).map(|_| noise.next_u64() as u8).collect();
         unauthenticated.write_all(&garbage).expect("is sent");
     }
-    // Among them, somebody who knows the node id.
+    // Among them, a peer that knows the node id.
     let mut other = Node::here();
     other.link(&at);
     let link = node.until_up();
@@ -231,7 +231,7 @@ fn unauthenticated_peers() {
     }
 }
 
-/// Somebody who knows the node id, and then sends what is no frame.
+/// A peer that knows the node id, and then sends bytes that are no frame.
 fn corrupt() {
     let mut noise = Noise::new(3);
     for round in 0..200u8 {
@@ -254,7 +254,7 @@ fn corrupt() {
             }
         }
         let mut garbage: Vec<u8> = (0..20).map(|_| noise.next_u64() as u8).collect();
-        // Either no mark of a frame, or one with lengths that nobody may use.
+        // Either no mark of a frame, or one with forbidden lengths.
         (garbage[0], garbage[1]) = if round % 2 == 0 { (round, 0) } else { (0xA7, 65 + round % 100) };
         peer.write_all(&garbage).expect("is sent");
         let why = node.until_down();

@@ -13,7 +13,7 @@ use libtest_mimic::{Arguments, Failed, Trial};
 use madrigal_base::ids::Reach;
 use madrigal_base::node::{NodeAddress, NodeId};
 use madrigal_progress::driver::Place;
-use madrigal_progress::message::{Link, LinkError, MessageDriver, Placement, Port, Sent, Sink};
+use madrigal_progress::message::{LinkError, LinkIndex, MessageDriver, Placement, Port, Sent, Sink};
 use madrigal_sys::piece::Piece;
 use madrigal_sys::process;
 use madrigal_testkit::noise::Noise;
@@ -21,7 +21,7 @@ use madrigal_testkit::watchdog::Watchdog;
 use madrigal_testkit::{place, tidy};
 use rustix::event::{PollFd, PollFlags, poll};
 
-/// Tells a started copy what to do.
+/// The variable with the role of a started copy.
 const TASK: &str = "_MADRIGAL_TESTKIT_NODE";
 /// Messages there and back.
 const ECHOES: u64 = 3_000;
@@ -96,36 +96,36 @@ impl Drop for Other {
 /// A head and a body.
 type Frame = (Vec<u8>, Vec<u8>);
 
-/// What a port told, link by link.
+/// The events of a port, by link.
 #[derive(Default)]
 struct Recorder {
-    up: Vec<Link>,
-    down: HashMap<Link, LinkError>,
-    frames: HashMap<Link, VecDeque<Frame>>,
-    placed: HashMap<Link, Vec<u8>>,
+    up: Vec<LinkIndex>,
+    down: HashMap<LinkIndex, LinkError>,
+    frames: HashMap<LinkIndex, VecDeque<Frame>>,
+    placed: HashMap<LinkIndex, Vec<u8>>,
 }
 
 impl Sink for Recorder {
-    fn up(&mut self, link: Link, _: NodeId) {
+    fn up(&mut self, link: LinkIndex, _: NodeId) {
         self.up.push(link);
     }
 
-    fn down(&mut self, link: Link, why: LinkError) {
+    fn down(&mut self, link: LinkIndex, why: LinkError) {
         self.placed.remove(&link);
         assert_eq!(self.down.insert(link, why), None, "told once");
     }
 
-    fn frame(&mut self, link: Link, head: &[u8], body: &[u8]) {
+    fn frame(&mut self, link: LinkIndex, head: &[u8], body: &[u8]) {
         self.frames.entry(link).or_default().push_back((head.to_vec(), body.to_vec()));
     }
 
-    fn place(&mut self, link: Link, _: &[u8], len: usize, placement: &mut Placement) {
+    fn place(&mut self, link: LinkIndex, _: &[u8], len: usize, placement: &mut Placement) {
         let memory = self.placed.entry(link).insert_entry(vec![0; len]).into_mut();
-        // SAFETY: kept, and touched by nobody, until `arrived` or `down`.
+        // SAFETY: kept, and not accessed by other code, until `arrived` or `down`.
         placement.push(unsafe { Piece::lend(memory.as_mut_ptr(), len) });
     }
 
-    fn arrived(&mut self, link: Link, head: &[u8]) {
+    fn arrived(&mut self, link: LinkIndex, head: &[u8]) {
         let body = self.placed.remove(&link).expect("placed before");
         self.frames.entry(link).or_default().push_back((head.to_vec(), body));
     }
@@ -156,7 +156,7 @@ impl Node {
         address
     }
 
-    fn link(&mut self, hex: &str) -> Link {
+    fn link(&mut self, hex: &str) -> LinkIndex {
         let digits = hex.as_bytes().chunks(2).map(|two| std::str::from_utf8(two).expect("hex"));
         let bytes: Vec<u8> = digits.map(|two| u8::from_str_radix(two, 16).expect("hex")).collect();
         let link = self.port.link(&NodeAddress::decode(&bytes).expect("an address")).expect("links");
@@ -186,7 +186,7 @@ impl Node {
     }
 
     /// Sends a frame whole; false: the link is down.
-    fn send(&mut self, link: Link, head: &[u8], body: &[u8]) -> bool {
+    fn send(&mut self, link: LinkIndex, head: &[u8], body: &[u8]) -> bool {
         let (mut skip, pieces) = (0, [IoSlice::new(body)]);
         loop {
             match self.port.send(link, head, &pieces, skip) {
@@ -201,13 +201,13 @@ impl Node {
     }
 
     /// The next frame of a link; `None`: it is down.
-    fn next(&mut self, link: Link) -> Option<Frame> {
+    fn next(&mut self, link: LinkIndex) -> Option<Frame> {
         let waiting = |recorder: &Recorder| recorder.frames.get(&link).is_some_and(|frames| !frames.is_empty());
         self.until(|recorder| waiting(recorder) || recorder.down.contains_key(&link));
         self.recorder.frames.get_mut(&link)?.pop_front()
     }
 
-    fn echo(&mut self, link: Link) {
+    fn echo(&mut self, link: LinkIndex) {
         while let Some((head, body)) = self.next(link) {
             if !self.send(link, &head, &body) {
                 return;
@@ -216,7 +216,7 @@ impl Node {
     }
 
     /// Sends numbered messages, and waits until the other side closes.
-    fn send_all(&mut self, link: Link, seed: u64, count: u64) {
+    fn send_all(&mut self, link: LinkIndex, seed: u64, count: u64) {
         for number in 0..count {
             if !self.send(link, &head_of(seed, number), &body_of(seed, number)) {
                 return;
@@ -264,7 +264,7 @@ fn echoes(driver: &'static dyn MessageDriver) {
 }
 
 /// Takes what came over a link, checking that it is what the sender sends next; how many messages.
-fn check(node: &mut Node, link: Link, seeds: &mut HashMap<Link, u64>, from: u64) -> u64 {
+fn check(node: &mut Node, link: LinkIndex, seeds: &mut HashMap<LinkIndex, u64>, from: u64) -> u64 {
     let mut number = from;
     for (head, body) in node.recorder.frames.get_mut(&link).map(std::mem::take).unwrap_or_default() {
         let seed = u64::from_le_bytes(head[..8].try_into().expect("long enough"));

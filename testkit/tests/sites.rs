@@ -1,5 +1,5 @@
-//! The `tcp` driver of messages where a daemon leads to other hosts: the whole suite of ports by it, and when it is asked. The daemon is one
-//! of this program's own, which knows every host as this one, and answers byte by byte.
+//! The `tcp` driver of messages where a daemon leads to other hosts: the whole suite of ports by it, and when requests are sent to it. The
+//! daemon is part of this program; it takes every host for this one, and answers byte by byte.
 //!
 //! Features (docs/features.md): A4, B18.
 
@@ -15,7 +15,7 @@ use libtest_mimic::{Arguments, Failed, Trial};
 use madrigal_base::network::Network;
 use madrigal_base::node::{NodeAddress, NodeId};
 use madrigal_progress::driver::{Facts, Place};
-use madrigal_progress::message::{Link, LinkError, MessageDriver, Placement, Port, Sink};
+use madrigal_progress::message::{LinkError, LinkIndex, MessageDriver, Placement, Port, Sink};
 use madrigal_proto::frame;
 use madrigal_testkit::watchdog::Watchdog;
 use madrigal_testkit::{message_trials, ports, tidy};
@@ -163,11 +163,11 @@ impl MessageDriver for Through {
     }
 }
 
-/// A node, and what its port told.
+/// A node, and the events of its port.
 struct Node {
     id: NodeId,
     port: Box<dyn Port>,
-    up: Vec<Link>,
+    up: Vec<LinkIndex>,
     down: Vec<LinkError>,
 }
 
@@ -195,24 +195,24 @@ impl Node {
 
 #[derive(Default)]
 struct Recorder {
-    up: Vec<Link>,
+    up: Vec<LinkIndex>,
     down: Vec<LinkError>,
 }
 
 impl Sink for Recorder {
-    fn up(&mut self, link: Link, _: NodeId) {
+    fn up(&mut self, link: LinkIndex, _: NodeId) {
         self.up.push(link);
     }
 
-    fn down(&mut self, _: Link, why: LinkError) {
+    fn down(&mut self, _: LinkIndex, why: LinkError) {
         self.down.push(why);
     }
 
-    fn frame(&mut self, _: Link, _: &[u8], _: &[u8]) {}
+    fn frame(&mut self, _: LinkIndex, _: &[u8], _: &[u8]) {}
 
-    fn place(&mut self, _: Link, _: &[u8], _: usize, _: &mut Placement) {}
+    fn place(&mut self, _: LinkIndex, _: &[u8], _: usize, _: &mut Placement) {}
 
-    fn arrived(&mut self, _: Link, _: &[u8]) {}
+    fn arrived(&mut self, _: LinkIndex, _: &[u8]) {}
 }
 
 /// Two nodes, on hosts of these names, the first of which reaches the second like that.
@@ -286,7 +286,7 @@ fn barred() {
     assert!(error.contains(&left) && error.contains("through the daemon: no daemon is up on this host; "), "{error}");
 }
 
-/// What is said where the first one does not reach the second one.
+/// The reason that is reported if the first node does not reach the second one.
 fn failure(other: &str) -> String {
     let [mut a, b] = two(&format!("from-{other}"), other, "enciphered", true);
     let to = NodeAddress { addresses: vec![[192, 0, 2, 1].into()], ..b.address() };

@@ -20,7 +20,7 @@ use madrigal_testkit::noise::{Noise, Stream};
 use madrigal_testkit::watchdog::Watchdog;
 use madrigal_testkit::{place, tidy};
 
-/// Tells a started copy what to do.
+/// The variable with the role of a started copy.
 const TASK: &str = "_MADRIGAL_TESTKIT_TASK";
 /// Bytes through the bare ring.
 const RING_TOTAL: u64 = 40_000_000;
@@ -48,7 +48,7 @@ fn main() -> ExitCode {
     conclusion.exit_code()
 }
 
-/// Whether nobody but callers looked for messages, waited for them and completed what was posted: there is no thread but the first, once
+/// Whether only callers polled for messages, waited for them and completed operations: there is no thread but the first, once
 /// those of the task that were joined are gone.
 fn alone() -> ExitCode {
     let threads = || std::fs::read_dir("/proc/self/task").map_or(0, Iterator::count);
@@ -222,7 +222,7 @@ fn talk(link: &VLink, out: u64, back: u64) {
     link.close().wait();
 }
 
-/// Writes until nobody reads.
+/// Writes until there is no reader.
 fn flood(link: &VLink) {
     let (mut stream, mut sizes) = (Stream::new(7), Noise::new(7));
     while link.write(stream.take(sizes.size(20_000))).wait().is_ok() {}
@@ -241,7 +241,7 @@ fn killed(driver: &dyn Driver) {
         stream.check(link.read(vec![0; 5_000]).wait().expect("reads").bytes());
     }
     other.0.kill().expect("is our child");
-    // What it had sent is still read, in order, to the end or to the error that says that there is more missing.
+    // Its sent bytes are still read, in order, up to the end or to the error that reports missing bytes.
     while let Ok(filled) = link.read(vec![0; 5_000]).wait()
         && filled.len > 0
     {

@@ -76,9 +76,9 @@ def _run_scene(scene: Scene, options: argparse.Namespace) -> list[checks.Outcome
 def _conclude(outcomes: list[checks.Outcome], options: argparse.Namespace) -> int:
     stock = baseline.read("tcp")
     failed = [outcome for outcome in outcomes if outcome.result == "FAILED"]
-    worse = [outcome for outcome in failed if stock.get(outcome.key) == "pass"]
+    worse = baseline.worse(stock, {outcome.key: outcome.result for outcome in outcomes})
     count = sum(outcome.result == "pass" for outcome in outcomes)
-    print(f"\n{options.provider}: {count} passed, {len(failed)} failed ({len(worse)} of them pass over stock tcp), "
+    print(f"\n{options.provider}: {count} passed, {len(failed)} failed ({len(worse)} of them do not with stock tcp), "
           f"{len(outcomes) - count - len(failed)} skipped")
     if options.record:
         baseline.record("tcp", {outcome.key: outcome.result for outcome in outcomes},

@@ -308,7 +308,7 @@ pub fn until<T>(what: &str, mut ready: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// A port for a listener that has SO_REUSEADDR. The kernel gives it to nobody else for a minute: a connection of it is in TIME_WAIT.
+/// A port for a listener that has SO_REUSEADDR. The kernel gives it to no other process for a minute: a connection of it is in TIME_WAIT.
 pub fn free_port() -> u16 {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
     let client = TcpStream::connect(listener.local_addr().expect("a name")).expect("a connection");
@@ -319,7 +319,7 @@ pub fn free_port() -> u16 {
     port
 }
 
-/// Whether somebody listens on this port, seen without connecting.
+/// Whether this port has a listener, checked without a connection.
 pub fn listens(port: u16) -> bool {
     let wanted = format!(":{port:04X} ");
     ["/proc/net/tcp", "/proc/net/tcp6"].iter().any(|file| {
@@ -332,7 +332,7 @@ pub fn listens(port: u16) -> bool {
     })
 }
 
-/// Waits until somebody listens on this port.
+/// Waits until this port has a listener.
 #[track_caller]
 pub fn await_port(port: u16) {
     until("a listener", || listens(port).then_some(()));

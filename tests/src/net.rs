@@ -210,7 +210,7 @@ pub fn send_raw(fd: impl Fd, buf: &[u8], flags: c_int) -> Count {
     count(unsafe { libc::send(fd.raw(), buf.as_ptr().cast(), buf.len(), flags) })
 }
 
-/// send(2) by its number, past whoever has taken the function's place.
+/// send(2) by its number, past a library that hooks the function.
 pub fn send_by_kernel(fd: impl Fd, buf: &[u8]) -> Count {
     // SAFETY: the slice is readable for its length.
     count(unsafe { libc::syscall(libc::SYS_sendto, fd.raw(), buf.as_ptr(), buf.len(), 0, 0usize, 0usize) } as isize)

@@ -99,7 +99,7 @@ pub fn left_beside(last: impl FnOnce(&OwnedFd), here: impl FnOnce(&OwnedFd)) -> 
         0
     });
     let (listener, addr) = net::listener(loopback());
-    tell_port(&input, addr);
+    send_port(&input, addr);
     let fd = net::accept(&listener, 0).unwrap();
     warm_server(&fd);
     here(&fd);
@@ -108,11 +108,11 @@ pub fn left_beside(last: impl FnOnce(&OwnedFd), here: impl FnOnce(&OwnedFd)) -> 
 }
 
 /// Tells another process, through a pipe, where to connect.
-pub fn tell_port(pipe: &OwnedFd, addr: SocketAddr) {
+pub fn send_port(pipe: &OwnedFd, addr: SocketAddr) {
     assert_eq!(net::write(pipe, &addr.port().to_ne_bytes()), Ok(2));
 }
 
-/// Connects to the port that the pipe has; see [`tell_port`].
+/// Connects to the port that the pipe has; see [`send_port`].
 pub fn client_of_port(pipe: &OwnedFd) -> OwnedFd {
     let mut port = [0; 2];
     assert_eq!(net::read(pipe, &mut port), Ok(2));

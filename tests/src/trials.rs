@@ -1,4 +1,4 @@
-//! Tests that find out only as they run whether they can: one that cannot is counted as ignored, and says why, never as passed.
+//! Tests that can check only at run time whether they can run: one that cannot is counted as ignored, with the reason, never as passed.
 //!
 //! ```text
 //! madrigal_tests::trials![redis_answers, far::away];
@@ -8,7 +8,7 @@
 //!     ...
 //! }
 //! ```
-//! A function that is not in the list is never used, of which the compiler warns.
+//! The compiler warns of a function that is not in the list, since it is never used.
 
 use std::panic::{self, AssertUnwindSafe};
 use std::path::PathBuf;
@@ -23,7 +23,7 @@ struct Skip(String);
 
 /// Ends the test of this thread: it cannot run here, and why.
 pub fn skip(reason: impl Into<String>) -> ! {
-    // No panic: nobody is told of a failure.
+    // No panic: it would be reported as a failure.
     panic::resume_unwind(Box::new(Skip(reason.into())))
 }
 
@@ -54,19 +54,19 @@ fn outcome(test: impl FnOnce()) -> Result<Completion, Failed> {
     }
 }
 
-/// Runs them as the arguments say.
+/// Runs them by the arguments.
 pub fn run(trials: Vec<Trial>) -> ExitCode {
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
 }
 
-/// The same, so many at a time unless the arguments say otherwise: for tests that mostly wait.
+/// The same, so many at a time unless the arguments set another number: for tests that mostly wait.
 pub fn run_beside(trials: Vec<Trial>, threads: usize) -> ExitCode {
     let mut arguments = Arguments::from_args();
     arguments.test_threads.get_or_insert(threads);
     libtest_mimic::run(&arguments, trials).exit_code()
 }
 
-/// What a panic said. Its place has been told.
+/// The text of a panic. Its place has been printed.
 fn words(payload: &(dyn std::any::Any + Send)) -> String {
     let text = payload.downcast_ref::<String>().map(String::as_str);
     text.or_else(|| payload.downcast_ref::<&str>().copied()).unwrap_or("it panicked").to_owned()

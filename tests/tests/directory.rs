@@ -30,7 +30,7 @@ const ACTOR: &str = env!("CARGO_BIN_EXE_actor");
 /// A user that is not this one.
 const NOBODY: u32 = 65_534;
 
-/// Server and client in a wrapped program; what each said of its connection.
+/// Server and client in a wrapped program; each one's report of its connection.
 fn both(scratch: &Scratch, prepare: impl FnOnce(&mut Command)) -> String {
     let file = scratch.path().join("port");
     let mut command = host::command(How::Wrapped, ACTOR, scratch);

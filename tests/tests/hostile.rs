@@ -265,7 +265,7 @@ fn an_error_that_is_none_ends_no_program() {
     for word in [4_u32, 0xffff_ff04] {
         let scratch = Scratch::new();
         let Unread { server, mut client, memory, arena, .. } = Unread::new(&scratch, false);
-        // What the server has been told of its peer: that it broke, by an error of this number.
+        // The server's error for its peer: the peer broke the protocol, by this errno.
         let at = offset_of!(Slot, dir) + offset_of!(Direction, r) + offset_of!(ReaderLine, gone);
         memory.write_all_at(&word.to_ne_bytes(), arena + SLOTS_AT + at as u64).unwrap();
         client.kill();

@@ -1,4 +1,4 @@
-//! `--only`: connections to other ports stay with TCP, whichever side was told.
+//! `--only`: connections to other ports stay with TCP, also if only one side has the option.
 //!
 //! Features (docs/features.md): B14.
 

@@ -1,7 +1,7 @@
 //! Tools that people use on programs (docs/tools.md), used on wrapped ones: a small server and client (`tools/transfer.c`) under each, their
 //! bytes checked and their sums those of a plain run, shared memory used where it is to be, and no finding of the tool's.
 //!
-//! Without a tool, or where it cannot be used even on a plain program, a test is ignored, and says why.
+//! Without a tool, or where it cannot be used even on a plain program, a test is ignored, with the reason.
 
 #[path = "tools/bed.rs"]
 mod bed;
@@ -174,7 +174,7 @@ fn thread_sanitizer(compiler: &str, sanitizer: &str) -> Done {
             return Err(told.into());
         }
     }
-    // What it starts itself nobody looked at before.
+    // Programs that it starts itself were not checked before.
     let shell = ["sh", "-c", "\"$0\" \"$@\""];
     let seen = Bed::new().pair(MANY, &Under::inside(&shell).program(&program))?;
     seen.plain_for("race-detector")?;

@@ -1,4 +1,4 @@
-//! What an adapter is to whoever drives it: bytes of the link above, bytes of the streams below, and the time.
+//! The interface of an adapter to its driver: bytes of the link above, bytes of the streams below, and the time.
 
 /// A stream below an adapter. Both ends call it by the same number, and no number is used twice on one link.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -9,8 +9,8 @@ pub const ONLY: Lane = Lane(0);
 
 /// One end of a link. Nothing here blocks, reads a clock, or grows beyond what it was made with, whatever a peer sends.
 ///
-/// Who drives it asks each stream that takes bytes for more ([`Adapter::transmit`]) after every other call: any of them may have made
-/// something to be sent. Times are nanoseconds of any one clock, and never go back.
+/// The driver calls [`Adapter::transmit`] for each stream that takes bytes after every other call: any of them may have made something to
+/// send. Times are nanoseconds of any one clock, and never go back.
 pub trait Adapter {
     /// How many bytes [`Adapter::write`] would take now. The fewer wait here, the sooner what is urgent goes.
     fn room(&self) -> usize;
@@ -50,10 +50,10 @@ pub trait Adapter {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Broken {
-    /// A header that nobody may send.
+    /// A header that is never allowed.
     #[error("{adapter}: the peer sent a header of kind {kind} with the numbers {first} and {second}")]
     Header {
-        /// Which adapter says so.
+        /// Which adapter reports it.
         adapter: &'static str,
         /// Its kind.
         kind: u8,
@@ -73,15 +73,15 @@ pub enum Broken {
     /// An end that is not where the link ends, or bytes behind it.
     #[error("stripe: the peer ended the link at byte {end}, and sent of byte {at}")]
     End {
-        /// Where it ended, or says so.
+        /// Where it ended the link.
         end: u64,
-        /// What lies behind, or was said before.
+        /// What lies behind, or an earlier end.
         at: u64,
     },
-    /// Acknowledged was what was not sent.
+    /// An acknowledgement of what was not sent.
     #[error("stripe: the peer has {got} bytes of {sent}, it says")]
     Unsent {
-        /// What it says it has.
+        /// What it claims to have.
         got: u64,
         /// What it may have.
         sent: u64,
@@ -92,17 +92,17 @@ pub enum Broken {
     /// Bytes by a stream that the link does not have.
     #[error("stripe: bytes by stream {}, which the link does not have", .0.0)]
     Lane(Lane),
-    /// Pieces by a stream by which none were to come any more.
+    /// Pieces on a stream that the peer had retired.
     #[error("stripe: the peer retired stream {}, and sends by it", .0.0)]
     Retired(Lane),
-    /// A block that cannot be decompressed to the length it says.
+    /// A block that cannot be decompressed to the length in its header.
     #[error("adoc: the peer sent a block of kind {kind} that is not {raw} bytes: {why}")]
     Block {
         /// Its kind.
         kind: u8,
-        /// The length it says.
+        /// The length in its header.
         raw: usize,
-        /// What the codec says.
+        /// The codec's error.
         why: String,
     },
 }

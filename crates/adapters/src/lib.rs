@@ -1,14 +1,14 @@
-//! Adapters: what makes one link of several streams, or a shorter one of a compressible one, as state machines; and the stacks that they
-//! are put together in. No unsafe code, no system call, no clock.
+//! Adapters: state machines that make one link of several streams, or a shorter one of a compressible one; and the stacks that combine
+//! them. No unsafe code, no system call, no clock.
 //!
-//! * [`contract`]: what an adapter is to whoever has sockets and a clock;
+//! * [`contract`]: the interface of an adapter to the owner of sockets and a clock;
 //! * [`adoc`]: adaptive compression;
 //! * [`stripe`]: several streams as one ordered link;
 //! * [`vrp`]: messages of which some bytes may be lost, over datagrams; no adapter of the table, for it carries no stream;
 //! * [`stack`]: `adoc/tls/stripe(8)/tcp`, read, printed, and agreed on by both ends.
 //!
 //! To add one: a folder here, a line in [`ADAPTERS`], an element of [`stack`], a section in `docs/adapters.md`. `tests/contract.rs` runs
-//! over the table and says what is missing here, the compiler what is in the daemon. `CONTRIBUTING.md` has the files in order.
+//! over the table and reports what is missing here, the compiler what is in the daemon. `CONTRIBUTING.md` has the files in order.
 #![forbid(unsafe_code)]
 
 pub mod adoc;

@@ -1,7 +1,8 @@
 //! What a link is made of, top first: `adoc/tls/stripe(8)/tcp`. Read and printed here, and agreed on by the two ends.
 //!
-//! Each element stands at most once, `tcp` last. Compression stands above encryption, for what is enciphered cannot be compressed, and above
-//! `stripe`, for a compressor wants all bytes in order. `tls` stands above `stripe` (one handshake) or below it (one for each stream).
+//! Each element stands at most once, `tcp` last. Compression stands above encryption, for what is enciphered cannot be compressed, and
+//! above `stripe`, for a compressor wants all bytes in order. `tls` stands above `stripe` (one handshake) or below it (one for each
+//! stream).
 
 mod agree;
 

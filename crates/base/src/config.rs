@@ -1,6 +1,6 @@
-//! The `MADRIGAL_*` keys: what they are called, what they mean, what they are unless set, and how their values read.
+//! The `MADRIGAL_*` keys: names, meanings, defaults, and how their values are parsed.
 //!
-//! Nothing here looks at the environment: callers pass the pairs they found.
+//! Nothing here reads the environment: callers pass the pairs they found.
 
 use crate::network::{Nets, Network, Ports};
 
@@ -113,7 +113,7 @@ pub fn lookup(name: &str) -> Option<&'static Key> {
     KEYS.iter().find(|key| key.name == name)
 }
 
-/// The known key nearest to an unknown name, if one is near enough to be what was meant. What all names begin with does not count.
+/// The known key nearest to an unknown name, if it is near enough to be a typing error. The common prefix does not count.
 pub fn nearest(name: &str) -> Option<&'static Key> {
     let bare = |name: &str| name.strip_prefix(PREFIX).unwrap_or(name).to_owned();
     let name = bare(name);
@@ -133,7 +133,7 @@ pub enum ConfigError {
         /// The nearest key there is.
         suggestion: Option<&'static str>,
     },
-    /// The value does not read; the default holds.
+    /// The value does not parse; the default holds.
     #[error("{key}={value}: not {wanted}")]
     BadValue {
         /// Which key.
@@ -170,14 +170,14 @@ pub struct Settings {
     pub daemon: String,
     /// `MADRIGAL_AGENT`.
     pub agent: String,
-    /// `MADRIGAL_STACK`, not read yet.
+    /// `MADRIGAL_STACK`, not parsed yet.
     pub stack: String,
 }
 
 impl Default for Settings {
     fn default() -> Self {
         Self {
-            // What carries bytes inside a process is taken there without being allowed.
+            // Methods that carry bytes inside a process are used there without permission.
             methods: Methods::Except(vec!["loopback".to_owned()]),
             only: Ports::default(),
             dir: "/dev/shm/madrigal-UID".to_owned(),
@@ -195,8 +195,8 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Reads every pair whose name begins with [`PREFIX`]; others are passed over. What does not read leaves the default in force
-    /// and is reported.
+    /// Reads every pair whose name begins with [`PREFIX`], and skips others. A value that does not parse leaves the default in force and is
+    /// reported.
     pub fn from_pairs<K: AsRef<str>, V: AsRef<str>>(
         pairs: impl IntoIterator<Item = (K, V)>,
     ) -> (Self, Vec<ConfigError>) {
@@ -298,7 +298,7 @@ impl Methods {
         Some(if negated { Self::Except(names) } else { Self::Only(names) })
     }
 
-    /// The names the user gave, where he named those that may be used.
+    /// The names the user gave, if the list names the methods that may be used.
     pub fn listed(&self) -> &[String] {
         match self {
             Self::Only(names) => names,
@@ -314,7 +314,7 @@ impl Methods {
         }
     }
 
-    /// Where the method stands in the user's order; the same for all where the user gave none.
+    /// The method's place in the user's order; the same for all if the user gave none.
     pub fn rank(&self, method: &str) -> usize {
         match self {
             Self::Only(names) => names.iter().position(|name| name == method).unwrap_or(names.len()),

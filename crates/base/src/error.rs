@@ -83,7 +83,7 @@ pub enum ConnectError {
     /// Every path was rejected; the text names each with its reason.
     #[error("cannot connect to {to}: {why}")]
     NoPath {
-        /// Whom.
+        /// The peer.
         to: String,
         /// Each candidate and why not.
         why: String,
@@ -125,7 +125,7 @@ impl ConnectError {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ListenError {
-    /// Somebody listens there already.
+    /// The address is taken by another listener.
     #[error("cannot listen at {at}: somebody listens there already")]
     InUse {
         /// Where.
@@ -213,19 +213,19 @@ pub enum ReadError {
     /// Our own side closed the link.
     #[error("cannot read from {peer}: we closed the link")]
     Closed {
-        /// From whom.
+        /// The peer.
         peer: Locator,
     },
     /// The peer died, or closed without reading what we had sent. Everything it sent before was read.
     #[error("cannot read from {peer}: it reset the connection or died")]
     Reset {
-        /// From whom.
+        /// The peer.
         peer: Locator,
     },
     /// The peer broke the protocol. Culprit: the peer.
     #[error("cannot read from {peer}: it broke the protocol: {what}")]
     Corrupt {
-        /// From whom.
+        /// The peer.
         peer: Locator,
         /// What was wrong.
         what: &'static str,
@@ -233,7 +233,7 @@ pub enum ReadError {
     /// The kernel refused.
     #[error("cannot read from {peer}: {os}")]
     System {
-        /// From whom.
+        /// The peer.
         peer: Locator,
         /// The error number.
         os: Os,
@@ -259,19 +259,19 @@ pub enum WriteError {
     /// Our own side closed the link.
     #[error("cannot write to {peer}: we closed the link")]
     Closed {
-        /// To whom.
+        /// The peer.
         peer: Locator,
     },
     /// The peer closed or died.
     #[error("cannot write to {peer}: it closed the connection or died")]
     PeerGone {
-        /// To whom.
+        /// The peer.
         peer: Locator,
     },
     /// The packet is longer than the driver carries. Culprit: the caller.
     #[error("cannot write to {peer}: a packet of {len} bytes, and at most {max} are carried")]
     TooLong {
-        /// To whom.
+        /// The peer.
         peer: Locator,
         /// Bytes of the packet.
         len: usize,
@@ -281,7 +281,7 @@ pub enum WriteError {
     /// The peer broke the protocol. Culprit: the peer.
     #[error("cannot write to {peer}: it broke the protocol: {what}")]
     Corrupt {
-        /// To whom.
+        /// The peer.
         peer: Locator,
         /// What was wrong.
         what: &'static str,
@@ -289,7 +289,7 @@ pub enum WriteError {
     /// The kernel refused.
     #[error("cannot write to {peer}: {os}")]
     System {
-        /// To whom.
+        /// The peer.
         peer: Locator,
         /// The error number.
         os: Os,

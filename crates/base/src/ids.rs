@@ -1,4 +1,4 @@
-//! Who is who and who reaches whom: names of hosts, users and links that can be compared, printed and sent.
+//! Names of hosts, users, processes and links that can be compared, printed and sent; and how far a method carries.
 
 use core::fmt;
 
@@ -58,7 +58,7 @@ impl fmt::Display for LinkId {
     }
 }
 
-/// How far a method carries; a nearer one is a faster one.
+/// How far a method carries; a shorter reach is faster.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Reach {
     /// Inside one process.

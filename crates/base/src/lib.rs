@@ -1,4 +1,4 @@
-//! Vocabulary of Madrigal: what every layer names alike. No unsafe code, no system call.
+//! Vocabulary of Madrigal: names that every layer shares. No unsafe code, no system call.
 //!
 //! * [`locator`]: where something can be reached (`tcp://127.0.0.1:9000`) and by which path (`shm`);
 //! * [`ids`]: which host, which user, which process, which link;

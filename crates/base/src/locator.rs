@@ -1,8 +1,8 @@
 //! Where something can be reached, and by which stack of drivers and adapters.
 //!
 //! A [`Locator`] is `scheme://address`; the scheme names a driver, the address is a numeric socket address or a plain name:
-//! `tcp://127.0.0.1:9000`, `tcp://[::1]:0`, `shm://name`, `loopback://name`. Which of the two forms a driver takes is the driver's
-//! business. A [`Path`] is how bytes travel, top first: `shm`, `tcp`, later `tls/tcp` or `stripe(8)/tcp`.
+//! `tcp://127.0.0.1:9000`, `tcp://[::1]:0`, `shm://name`, `loopback://name`. The driver decides which of the two forms it takes. A [`Path`]
+//! is how bytes travel, top first: `shm`, `tcp`, later `tls/tcp` or `stripe(8)/tcp`.
 
 use core::fmt;
 use core::net::SocketAddr;
@@ -95,7 +95,7 @@ impl Locator {
         &self.scheme
     }
 
-    /// What the driver is to look for.
+    /// The address for the driver.
     pub fn address(&self) -> &Address {
         &self.address
     }

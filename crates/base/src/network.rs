@@ -1,4 +1,4 @@
-//! What a user wishes of the network: on which ports to be reached, over which networks, and how long to try.
+//! The user's settings for the network: ports to listen on, networks to be reached over, and how long a connect tries.
 
 use std::net::IpAddr;
 
@@ -48,8 +48,8 @@ impl Ports {
     }
 }
 
-/// Networks that may be used: by address (`10.0.0.0/8`) and by the name of the interface (`ib*`), each wanted or, behind `^`, not.
-/// Without any that are wanted, all are but those that are not.
+/// Networks that may be used: by address (`10.0.0.0/8`) and by the name of the interface (`ib*`), each allowed or, with `^`, excluded. If
+/// none is allowed explicitly, all are but the excluded ones.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Nets(Vec<(bool, Net)>);
 
@@ -79,7 +79,7 @@ impl Nets {
         !matched(false) && (self.0.iter().all(|(wanted, _)| !wanted) || matched(true))
     }
 
-    /// Whether an address of a peer, whose interfaces have names we do not know, is not wanted.
+    /// Whether an address of a peer is excluded. The names of the peer's interfaces are not known.
     pub fn refuses(&self, address: IpAddr) -> bool {
         self.0.iter().any(|(wanted, net)| !wanted && net.holds(address, None))
     }

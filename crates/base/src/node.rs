@@ -3,8 +3,8 @@
 use core::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// A process in a parallel job: 48 random bits, never 0. Whoever answers at an address must know it, so an address that several
-/// hosts have (the same bridge on each) is never taken for the peer's.
+/// A process in a parallel job: 48 random bits, never 0. A node that answers at an address must know this number, so an address that
+/// several hosts have (the same bridge on each) is never taken for the peer's.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct NodeId(u64);
 
@@ -12,7 +12,7 @@ impl NodeId {
     /// Bits that count.
     const MASK: u64 = (1 << 48) - 1;
 
-    /// Made of random bits; `None` where those that count are all 0.
+    /// Made of random bits; `None` if the low 48 are all 0.
     pub fn new(random: u64) -> Option<Self> {
         (random & Self::MASK != 0).then_some(Self(random & Self::MASK))
     }
@@ -29,10 +29,10 @@ impl fmt::Display for NodeId {
     }
 }
 
-/// What others need to reach a node: who it is, and every address at which it may be found. All addresses share one port.
+/// How to reach a node: its id, and every address at which it may be found. All addresses share one port.
 ///
-/// It travels as bytes through whatever brings a job's processes together, for instance an MPI launcher, so its form is fixed:
-/// the first 16 bytes look like a `sockaddr_in`, for those who can carry no more; further addresses follow.
+/// It travels as bytes through any channel that connects a job's processes, for instance an MPI launcher, so its form is fixed: the first
+/// 16 bytes look like a `sockaddr_in`, for channels that carry no more; further addresses follow.
 ///
 /// ```text
 ///   0 family (AF_INET, host order)   2 port (network order)   4 first IPv4 address or 0
@@ -42,7 +42,7 @@ impl fmt::Display for NodeId {
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NodeAddress {
-    /// Who must answer.
+    /// The node that must answer.
     pub id: NodeId,
     /// Which of its endpoints is meant.
     pub channel: u16,
@@ -90,7 +90,7 @@ impl NodeAddress {
     /// Bytes of the long form.
     pub const LONG: usize = 64;
 
-    /// Who it is, and nothing of where.
+    /// The id alone, without addresses.
     pub fn bare(id: NodeId) -> Self {
         Self { id, channel: 0, port: 0, addresses: Vec::new(), foreign: Vec::new() }
     }

@@ -1,4 +1,4 @@
-//! The atomics of what two parties share: the real ones, or those of a scheduler that explores their interleavings.
+//! Atomics for memory that two parties share: the real ones, or those of a scheduler that explores their interleavings.
 //!
 //! Under the feature `shuttle` every operation is also a point at which the process of the calling thread may be killed
 //! (`explored::mortal`).
@@ -95,8 +95,8 @@ pub mod explored {
     }
 
     pub mod mortal {
-        //! Processes of a model, with their threads. One of them may be killed: all its threads end where they are, and nothing that
-        //! they would have written any more is written.
+        //! Processes of a model, with their threads. One of them may be killed: all its threads end where they are, and write nothing any
+        //! more.
 
         use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
         use std::sync::Arc;
@@ -119,7 +119,7 @@ pub mod explored {
 
         shuttle::thread_local! {
             static OWN: RefCell<Option<Process>> = RefCell::new(None);
-            /// This thread ends: what its frames do on their way out is not to be done.
+            /// This thread ends: its frames must not do anything on their way out.
             static ENDS: Cell<bool> = Cell::new(false);
         }
 
@@ -150,13 +150,13 @@ pub mod explored {
             }
         }
 
-        /// Whether the calling thread's process is to be killed at some time: then it must not sleep where nobody watches it.
+        /// Whether the calling thread's process will be killed at some time: then it must not sleep where no other process can wake it.
         pub fn may_die() -> bool {
             let own = OWN.try_with(|own| own.borrow().clone()).ok().flatten();
             own.is_some_and(|process| process.0.left.load(Ordering::SeqCst) != 0 || process.is_dead())
         }
 
-        /// Before an operation: whether it is to be done. Does not return in a process that is dead, but for what runs while it ends.
+        /// Before an operation: whether to do it. Does not return in a dead process, except for what runs while it ends.
         pub fn point() -> bool {
             let own = OWN.try_with(|own| own.borrow().clone()).ok().flatten();
             let Some(process) = own else { return true };

@@ -5,7 +5,7 @@
 //!                          +-- pipe --- stream of a link ... --+
 //!  another link's stream --+                                   +--- another link's stream
 //! ```
-//! Every descriptor has a token. `descriptors` says what it is; the table of that kind has the rest. A handler takes its entry out of the
+//! Every descriptor has a token. `descriptors` has its kind; the table of that kind has the rest. A handler takes its entry out of the
 //! table and puts it back if it lives on. The types are in the folders, and take nothing from here; the methods beside them do.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
@@ -58,7 +58,7 @@ const LINK_READ: usize = 192 << 10;
 pub struct Daemon {
     pub(crate) grid: Grid,
     pub(crate) source: Source,
-    /// What links are made of for which no rule says it.
+    /// The stack of links without a rule about it.
     pub(crate) stack: Option<Stack>,
     /// The certificate and key of this host, or why it has none.
     pub(crate) credentials: Result<Credentials, String>,
@@ -140,7 +140,7 @@ impl Daemon {
         runtime: Runtime,
     ) -> Result<Self, StartError> {
         let own_index = start::own_index(&grid, host)?;
-        // Before it listens: who has the port already may be this user's own.
+        // Before it listens: the port may be taken by another daemon of this user.
         let (lock, _) = (runtime.claim()?, std::fs::remove_file(runtime.socket()));
         let ports = start::listen(&grid, own_index, credentials.as_ref().err())?;
         let listener = socket::listen_unix(&runtime.socket()).map_err(|errno| StartError::Local { errno })?;
@@ -202,7 +202,7 @@ impl Daemon {
         Ok(daemon)
     }
 
-    /// It listens, what is wrong with its files is in the log, and programs are told of the hosts.
+    /// Listens, logs what is wrong with its files, and writes the hosts file for programs.
     fn begin(&mut self, ports: Vec<OwnedFd>, problem: Option<&str>) -> Result<(), Errno> {
         self.register(ports)?;
         problem.iter().for_each(|problem| self.log_line(problem));
@@ -240,7 +240,7 @@ impl Daemon {
         let token = self.new_token();
         self.poll.add_listener(&self.listener, token)?;
         self.descriptors.insert(token, Descriptor::Listener);
-        // Before anybody is told that the daemon is up: who sends SIGHUP then does not end it.
+        // Before the daemon is reported as up: a SIGHUP after that does not end it.
         self.heed_hangups()?;
         self.heed_addresses()?;
         self.add_ports(ports)

@@ -39,7 +39,7 @@ pub(crate) enum Descriptor {
     FarSocket(Token),
     /// A socket of QUIC.
     Quic,
-    /// Where the kernel tells of changes of addresses.
+    /// The socket at which the kernel reports changes of addresses.
     OwnAddresses,
     /// Readable when SIGHUP has come.
     Hangups,

@@ -42,7 +42,7 @@ impl Daemon {
         self.notifier.end();
         self.save_known(u64::MAX);
         self.log_line("down");
-        // The file says then what holds without a daemon: what must be encrypted is refused.
+        // Without a daemon the file refuses connections that must be encrypted.
         let _ = self.runtime.write_hosts(&without_daemon(&self.grid, self.own_index));
         let _ = std::fs::remove_file(self.runtime.socket());
         Ok(())

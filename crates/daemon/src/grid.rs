@@ -21,11 +21,11 @@ pub use rule::Rule;
 /// The default port of daemons.
 pub const PORT: u16 = 7780;
 
-/// The most hosts of a grid. Every daemon keeps links with all others, and its answers and the hosts file have to hold them.
+/// The most hosts of a grid. Every daemon keeps links with all others, and they have to fit in its answers and in the hosts file.
 pub const MOST_HOSTS: usize = 1024;
 /// The most sites of a grid.
 const MOST_SITES: usize = MOST_HOSTS;
-/// The most addresses of a host: all are dialled at once, and an answer tells of each.
+/// The most addresses of a host: all are dialled at once, and an answer lists each.
 const MOST_ADDRESSES: usize = 8;
 
 /// A grid, as its file describes it.
@@ -81,7 +81,7 @@ pub struct Host {
     pub ssh: Option<String>,
 }
 
-/// Stands behind the name of a host that was removed from a description in use; no name in a file ends so.
+/// The suffix of the name of a host that was removed from a description in use; no name in a file ends so.
 pub(crate) const GONE: char = '!';
 
 impl Host {
@@ -276,7 +276,7 @@ fn address(value: &Value<'_>, port: u16) -> Result<SocketAddr, FileError> {
     bare.or_else(|_| text.parse()).map_err(wrong)
 }
 
-/// Whether ssh would take a text for where it is to go, and nothing else in it: neither the user nor the host looks like an option.
+/// Whether ssh takes a text as a destination and nothing else: neither the user nor the host can be parsed as an option.
 pub fn check_destination(text: &str) -> Result<(), String> {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_.@:[]%".contains(c);
     let begins_well = |part: &str| part.starts_with(|c: char| c.is_ascii_alphanumeric() || "[_".contains(c));
@@ -288,8 +288,8 @@ pub fn check_destination(text: &str) -> Result<(), String> {
     }
 }
 
-/// Whether a text may be the name of a site, a host or a rule. Names stand in command lines and messages: none looks like an option, or has
-/// anything in it that a shell or a terminal obeys.
+/// Whether a text may be the name of a site, a host or a rule. Names appear in command lines and messages: none can be parsed as an option,
+/// and none has characters with a meaning for a shell or a terminal.
 pub fn check_name(name: &str) -> Result<(), String> {
     let plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_' || c == '.';
     let good = name.starts_with(|c: char| c.is_ascii_alphanumeric()) && name.len() <= 64 && name.chars().all(plain);

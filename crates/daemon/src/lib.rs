@@ -5,15 +5,16 @@
 //!  link/        connections to other daemons: dialled, authenticated, measured
 //!  routing/     the ways to other hosts: what relays advertise, what is known from earlier runs
 //!  streams/     what goes over links: calls, egress, pipes, relaying, migration to another way
+//!  datagrams/   datagrams of local programs to ports of other hosts, by QUIC or by a stream
 //!  local/       programs of this host: parked connects, forwarded ports, the hosts file
-//!  control/     what commands ask: the control socket, status, explanations, the runtime directory
+//!  control/     requests of commands: the control socket, status, explanations, the runtime directory
 //!
 //!  daemon       the state, and its construction        wire         frames and messages
 //!  event_loop   the loop and its timers                socket poll  system calls, the epoll
 //!  grid start   grid.toml; where the daemon listens    descriptor units log
 //! ```
-//! A folder has the types, each with its own methods, and beside them the methods of [`Daemon`] that use them. Types take nothing from
-//! `daemon.rs`; `daemon.rs` takes the types; methods of the daemon take both.
+//! A folder has types with their methods, and the methods of [`Daemon`] that use these types. The types import nothing from `daemon.rs`;
+//! `daemon.rs` imports the types; methods of the daemon import both.
 //!
 //! Links that leave the host are encrypted by TLS 1.3, with a certificate of the grid at both ends (`madrigal-identity`), unless the grid
 //! declares their network trusted. There is one thread and one epoll, and nothing else blocks. Every wait has a deadline. What peers send,

@@ -65,7 +65,7 @@ pub(crate) fn dial_with(to: SocketAddr, short: bool) -> Result<OwnedFd, Errno> {
     if short {
         madrigal_sys::tcp::set_longest_segment(socket.as_raw_fd(), SHORT)?;
     }
-    // A port may be left from twice, once to a relay and once to whoever the relay leads to.
+    // Two connections may leave from the same port: one to a relay, and one to the host behind the relay.
     sockopt::set_socket_reuseaddr(&socket, true)?;
     begin_to_connect(socket, to)
 }
@@ -257,7 +257,7 @@ pub(crate) fn peer_pid(socket: &OwnedFd) -> u32 {
     sockopt::socket_peercred(socket).map_or(0, |peer| peer.pid.as_raw_nonzero().get().unsigned_abs())
 }
 
-/// A socket at which the kernel tells of changes of this host's addresses and routes (rtnetlink(7)).
+/// A socket at which the kernel reports changes of this host's addresses and routes (rtnetlink(7)).
 pub(crate) fn changes_of_addresses() -> Result<OwnedFd, Errno> {
     // RTMGRP_IPV4_IFADDR, RTMGRP_IPV4_ROUTE, RTMGRP_IPV6_IFADDR, RTMGRP_IPV6_ROUTE.
     const GROUPS: u32 = 0x10 | 0x40 | 0x100 | 0x400;

@@ -1,4 +1,4 @@
-//! Opens the listeners for other daemons, and says why a daemon may not start.
+//! Opens the listeners for other daemons, and has the errors of a start.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;

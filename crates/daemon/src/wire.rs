@@ -43,7 +43,7 @@ pub(crate) const LONGEST_HELLO: usize = 4 << 10;
 /// The shortest body of our greeting: longer than a packet of most networks, so that no link comes up where long packets are dropped.
 const SHORTEST_HELLO: usize = 3000;
 
-/// Who a daemon is.
+/// The greeting: a daemon's identity and offers.
 #[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Hello {
     /// [`VERSION`].
@@ -54,7 +54,7 @@ pub(crate) struct Hello {
     pub(crate) instance: u64,
     /// From the dialling end: the count of its connections to this peer.
     pub(crate) number: u64,
-    /// What this end wants the link to be made of.
+    /// The stack that this end wants.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) stack: Option<StackOffer>,
     /// This connection is one more of a link that is up.
@@ -68,18 +68,18 @@ pub(crate) struct Hello {
     pub(crate) seen: Option<String>,
 }
 
-/// What one end of a link wants it to be made of ([`madrigal_adapters::stack::Offer`]).
+/// The stack that one end of a link wants ([`madrigal_adapters::stack::Offer`]).
 #[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug)]
 pub(crate) struct StackOffer {
     /// Such as `adoc/stripe(32)/tls/tcp`.
     pub(crate) stack: String,
-    /// It wants that or nothing: somebody wrote it.
+    /// It accepts only this stack: the configuration or a command names it.
     pub(crate) strict: bool,
     /// The adapters that it has, and the oldest and newest version of each.
     pub(crate) known: BTreeMap<String, [u16; 2]>,
     /// The kernel of this end slows a connection down where packets are lost.
     pub(crate) by_loss: bool,
-    /// By how many networks it reaches the other end.
+    /// The number of networks by which it reaches the other end.
     #[serde(default)]
     pub(crate) networks: u8,
 }
@@ -93,7 +93,7 @@ pub(crate) struct Joins {
     pub(crate) lane: u32,
 }
 
-/// A port of a host, as a command asks for it.
+/// A port of a host, as a command requests it.
 #[derive(Serialize, Deserialize, Clone, Default, PartialEq, Eq, Debug)]
 pub(crate) struct Target {
     /// The host's name in the grid.
@@ -137,7 +137,7 @@ pub(crate) enum Question {
     },
     /// The daemon's status.
     Status,
-    /// Of a daemon to another one: where that is seen, so that both can connect at once.
+    /// From a daemon to another one: the address at which the latter is seen, so that both can connect at once.
     Punch {
         /// Where the daemon that asks is seen.
         at: String,
@@ -151,7 +151,7 @@ pub(crate) enum Question {
         to: String,
         /// The stack.
         stack: String,
-        /// With text, and not with what cannot be compressed.
+        /// With text; else with incompressible bytes.
         #[serde(default)]
         text: bool,
         /// For so many milliseconds.
@@ -179,7 +179,7 @@ impl Target {
     }
 }
 
-/// A port of a host, as a program asks for it.
+/// A port of a host, as a program requests it.
 #[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug)]
 pub(crate) struct ProgramTarget {
     /// The host's name in the grid.
@@ -216,7 +216,7 @@ pub(crate) struct ConnectRequest {
     /// The stream's id, a random number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) id: Option<String>,
-    /// A stream with this id is to be resumed on this one.
+    /// This stream resumes the stream with this id.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) resume: Option<Resume>,
 }
@@ -277,7 +277,7 @@ pub(crate) enum StreamHeader {
     Close(String),
     /// The opener has a new certificate; a [`madrigal_identity::Proof`] follows.
     Renewed,
-    /// So many connections the opener wants for what it sends by a link of several. Only the end that dialled can make them.
+    /// The number of connections that the opener wants for what it sends by a link. Only the end that dialled can make them.
     Lanes(u8),
 }
 
@@ -393,7 +393,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Whatever bytes come: a frame with what lies there, more to wait for, or nonsense; and what waits is bounded.
+        /// Any bytes give a frame with their content, an incomplete one, or an error; what waits is bounded.
         #[test]
         fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..300), mark: bool, head in 0u8..3, len in 0u64..2000) {
             let framed = [&[0xA7, head][..], &len.to_le_bytes()[..6], &bytes].concat();

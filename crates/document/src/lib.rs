@@ -1,5 +1,5 @@
-//! A TOML document as tables and values that know where they stand, so that every error names its line and its key. What the keys mean
-//! is the affair of those who read: the lab, the daemon.
+//! A TOML document as tables and values that know where they stand, so that every error names its line and its key. The meaning of the keys
+//! is up to the readers: the lab, the daemon.
 #![forbid(unsafe_code)]
 
 use std::ops::Range;
@@ -45,7 +45,7 @@ impl<'a> Document<'a> {
     }
 }
 
-/// A text on one line, without characters that a terminal obeys: anybody may have written the file.
+/// A text on one line, without characters that a terminal obeys: the file may come from anywhere.
 fn harmless(text: &str) -> String {
     let hidden =
         |c| matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}');

@@ -13,12 +13,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use madrigal_base::node::{NodeAddress, NodeId};
 use madrigal_progress::driver::Place;
-use madrigal_progress::message::{Link, LinkError, Placement, Port, Sent, SingleCopy, Sink};
+use madrigal_progress::message::{LinkError, LinkIndex, Placement, Port, Sent, SingleCopy, Sink};
 use madrigal_shm_ring::arena::Arena;
 use madrigal_sys::piece::Piece;
 use madrigal_sys::{process, time};
 
-/// Tells a started copy what to do.
+/// The argument for a started copy.
 const ASKED: &str = "_MADRIGAL_PORTS_PEER";
 const ROUNDS: usize = 200;
 /// Exchanges of the bare line in a round.
@@ -44,17 +44,17 @@ fn main() {
 
 struct Node {
     port: Box<dyn Port>,
-    link: Option<Link>,
+    link: Option<LinkIndex>,
     seen: Seen,
 }
 
 #[derive(Default)]
 struct Seen {
-    up: Option<Link>,
+    up: Option<LinkIndex>,
     down: bool,
     /// Messages received.
     count: u64,
-    /// The first byte of the last head, which says that it is the last message, and the address in it.
+    /// The first byte of the last head, which marks the last message, and the address in it.
     last: (u8, u64),
     buffer: Vec<u8>,
 }
@@ -67,21 +67,21 @@ impl Seen {
 }
 
 impl Sink for Seen {
-    fn up(&mut self, link: Link, _: NodeId) {
+    fn up(&mut self, link: LinkIndex, _: NodeId) {
         self.up = Some(link);
     }
-    fn down(&mut self, _: Link, _: LinkError) {
+    fn down(&mut self, _: LinkIndex, _: LinkError) {
         self.down = true;
     }
-    fn frame(&mut self, _: Link, head: &[u8], body: &[u8]) {
+    fn frame(&mut self, _: LinkIndex, head: &[u8], body: &[u8]) {
         self.buffer[..body.len()].copy_from_slice(body);
         self.head(head);
     }
-    fn place(&mut self, _: Link, _: &[u8], len: usize, placement: &mut Placement) {
+    fn place(&mut self, _: LinkIndex, _: &[u8], len: usize, placement: &mut Placement) {
         // SAFETY: the buffer is touched only after `arrived`.
         placement.push(unsafe { Piece::lend(self.buffer.as_mut_ptr(), len) });
     }
-    fn arrived(&mut self, _: Link, head: &[u8]) {
+    fn arrived(&mut self, _: LinkIndex, head: &[u8]) {
         self.head(head);
     }
 }
@@ -270,7 +270,7 @@ fn wait_for(line: &AtomicU64, count: u64) {
     }
 }
 
-/// What the quieter rounds took: on a machine with other work, most say how busy it was.
+/// What the quieter rounds took: on a machine with other work, most show how busy it was.
 fn quiet(mut all: Vec<f64>) -> f64 {
     all.sort_by(f64::total_cmp);
     all[all.len() / 10]

@@ -81,7 +81,7 @@ impl Authority {
         if !force {
             refuse_to_replace(dir)?;
         } else if home.exists() {
-            // Only out of the way: who typed --force by mistake gets it back by hand.
+            // Only out of the way: after --force by mistake it can be moved back by hand.
             let aside = dir.join(format!("{AUTHORITY}-until-{}", Moment::now().0));
             fs::rename(&home, aside).map_err(files::io(&home, "move it aside"))?;
         }
@@ -98,7 +98,7 @@ impl Authority {
         Ok(authority)
     }
 
-    /// The authority whose key is in `dir`.
+    /// Opens the authority in `dir`, by its key.
     pub fn open(dir: &Path) -> Result<Self, IdentityError> {
         files::judge_directory(dir)?;
         let home = dir.join(AUTHORITY);
@@ -175,8 +175,8 @@ impl Authority {
         Ok(String::from_utf8_lossy(&books).lines().filter_map(entry).collect())
     }
 
-    /// Takes certificates back, and returns those that were not taken back before. The signed list is in `revoked.pem`; it must be
-    /// brought to whoever is to know.
+    /// Takes certificates back, and returns those that were not taken back before. The signed list is in `revoked.pem`; it must be copied
+    /// to all hosts that need it.
     pub fn revoke(&self, which: &Which) -> Result<Vec<Entry>, IdentityError> {
         let (_lock, now) = (self.lock()?, Moment::now());
         let mut entries: Vec<_> = self.issued()?.into_iter().filter(|entry| which.means(entry)).collect();
@@ -215,7 +215,7 @@ impl Authority {
     }
 }
 
-/// Waits until nobody else has a directory locked.
+/// Waits until no other process has a directory locked.
 fn lock(dir: &Path) -> Result<fs::File, IdentityError> {
     let lock = fs::File::open(dir).map_err(files::io(dir, "open it"))?;
     flock(&lock, FlockOperation::LockExclusive).map_err(|e| files::io(dir, "lock it")(e.into()))?;
@@ -257,7 +257,7 @@ impl Issued {
         Ok(Self { bundle, facts, root, list })
     }
 
-    /// What its holder is to trust: the grid's certificate, and the list of what was taken back.
+    /// What its holder must trust: the grid's certificate, and the list of what was taken back.
     pub(crate) fn trusted(&self) -> (CertificateDer<'static>, Option<Vec<u8>>) {
         (self.root.clone(), self.list.clone())
     }

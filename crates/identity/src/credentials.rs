@@ -1,4 +1,4 @@
-//! What a daemon or a program connects with: its certificate and key, whom it trusts, and the TLS configurations made of both.
+//! What a daemon or a program connects with: its certificate and key, its trusted authority, and the TLS configurations made of both.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -22,8 +22,8 @@ use crate::verify::Trust;
 const NEITHER: &str = "type madrigal login, or get this host a certificate with madrigal ca issue --host NAME";
 const NO_LOGIN: &str = "type madrigal login";
 
-/// What is shown to others, whom to let in, and the configurations that do both. A renewed login and a longer list of what was revoked
-/// are taken up by themselves, at the next connection.
+/// The certificate shown to peers, the peers let in, and the configurations for both. A renewed login and a longer list of what was revoked
+/// take effect at the next connection.
 #[derive(Clone)]
 pub struct Credentials {
     trust: Arc<Trust>,
@@ -60,17 +60,17 @@ impl Credentials {
         Ok(Some(Self { trust, shown, server, client }))
     }
 
-    /// For whoever is connected to.
+    /// For the accepting side.
     pub fn server(&self) -> Arc<ServerConfig> {
         self.server.clone()
     }
 
-    /// For whoever connects. Names of servers are not looked at: give [`server_name`], and ask [`Peer::is`] afterwards.
+    /// For the connecting side. Names of servers are not checked: pass [`server_name`], and check [`Peer::is`] afterwards.
     pub fn client(&self) -> Arc<ClientConfig> {
         self.client.clone()
     }
 
-    /// Who we are to others, now.
+    /// Our identity for peers, now.
     pub fn own(&self) -> Peer {
         self.shown.now().1
     }
@@ -92,7 +92,7 @@ impl Credentials {
     }
 }
 
-/// What a client may call any server: names are neither sent nor looked at.
+/// A name by which a client may call any server: names are neither sent nor checked.
 pub fn server_name() -> ServerName<'static> {
     ServerName::IpAddress(core::net::IpAddr::V4(core::net::Ipv4Addr::UNSPECIFIED).into())
 }

@@ -11,7 +11,7 @@ use crate::refusal::Refusal;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum IdentityError {
-    /// Nothing says where the files are.
+    /// No setting names the directory of the files.
     #[error("there is no HOME to have .config/madrigal in: set MADRIGAL_CONFIG_DIR to a directory")]
     NoHome,
     /// `MADRIGAL_CONFIG_DIR` is not absolute.
@@ -49,14 +49,14 @@ pub enum IdentityError {
         /// The effective user of this process.
         user: u32,
     },
-    /// The system said no.
+    /// A system call failed.
     #[error("{}: cannot {action}: {source}", path.display())]
     Io {
         /// The file or directory.
         path: PathBuf,
         /// What was tried.
         action: &'static str,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// A file holds something else than it should.
@@ -69,12 +69,12 @@ pub enum IdentityError {
         /// What to type.
         advice: &'static str,
     },
-    /// A certificate of our own that nobody would accept.
+    /// A certificate of our own that no peer would accept.
     #[error("{}: {refusal}: {advice}", path.display())]
     Unusable {
         /// The file.
         path: PathBuf,
-        /// What others would say.
+        /// The refusal that peers would give.
         refusal: Refusal,
         /// What to type.
         advice: &'static str,
@@ -92,10 +92,10 @@ pub enum IdentityError {
     /// A name that cannot be one.
     #[error(transparent)]
     Name(#[from] NameError),
-    /// Who signs has no time left to give.
+    /// The signer's certificate has expired.
     #[error("{who} ended at {at}: {advice}")]
     Ended {
-        /// Who would have signed.
+        /// The signer.
         who: String,
         /// When it ended.
         at: Moment,
@@ -105,7 +105,7 @@ pub enum IdentityError {
     /// Nothing that was issued is meant.
     #[error("the CA has issued no certificate for {what}: `madrigal ca list` shows what it has")]
     NotIssued {
-        /// What was looked for.
+        /// What was missing.
         what: String,
     },
     /// Certificates cannot be made here.

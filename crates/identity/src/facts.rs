@@ -1,4 +1,4 @@
-//! What a certificate says, read from bytes that anybody may have written. Says nothing about whether it is true.
+//! The content of a certificate, parsed from untrusted bytes. Whether it is true is not checked here.
 
 use rustls::pki_types::CertificateDer;
 use x509_parser::extensions::GeneralName;
@@ -38,7 +38,7 @@ impl core::fmt::Display for Serial {
     }
 }
 
-/// What one certificate says.
+/// The content of one certificate.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Facts {
     pub(crate) subject: Subject,
@@ -82,7 +82,7 @@ impl Facts {
     }
 }
 
-/// What the certificates of a chain say, the peer's own first.
+/// The content of the certificates of a chain, the peer's own first.
 pub(crate) struct Chain {
     pub(crate) leaf: Facts,
     above: Vec<Facts>,
@@ -106,7 +106,7 @@ impl Chain {
         foreign.map_or(Ok(()), |facts| Err(Refusal::WrongGrid { who: facts.subject.spoken(), ours: ours.to_string() }))
     }
 
-    /// Whether all are valid now; told of the one nearest to the peer.
+    /// Whether all are valid now; if not, returns the reason for the one nearest to the peer.
     pub(crate) fn judge_time(&self, now: Moment) -> Result<(), Refusal> {
         self.each().try_for_each(|facts| facts.judge(now))
     }

@@ -1,4 +1,4 @@
-//! The files: where they are, who may read them, and how they are replaced without ever being half there.
+//! The files: where they are, their access rights, and how they are replaced atomically.
 
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{ErrorKind, Read as _, Write as _};
@@ -39,7 +39,7 @@ const KEY: &str = "PRIVATE KEY";
 /// The PEM label of a revocation list.
 pub(crate) const LIST: &str = "X509 CRL";
 
-/// Who may do what with a file.
+/// Access rights of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Access {
     /// Only the owner reads it.
@@ -57,8 +57,8 @@ impl Access {
     }
 }
 
-/// The directory of this user's identity: what `MADRIGAL_CONFIG_DIR` says, else `madrigal` in `XDG_CONFIG_HOME`, else
-/// `~/.config/madrigal`. `variable` looks up the environment.
+/// The directory of this user's identity: `MADRIGAL_CONFIG_DIR`, else `madrigal` in `XDG_CONFIG_HOME`, else `~/.config/madrigal`.
+/// `variable` reads the environment.
 pub fn directory(variable: impl Fn(&str) -> Option<String>) -> Result<PathBuf, IdentityError> {
     let set = |name: &str| variable(name).filter(|value| !value.is_empty());
     let home = || set("HOME").map(PathBuf::from).ok_or(IdentityError::NoHome);
@@ -156,7 +156,7 @@ pub(crate) fn make_directory(dir: &Path) -> Result<(), IdentityError> {
     judge_directory(dir)
 }
 
-/// Puts a file there in one step: who reads sees the old one or the new one.
+/// Puts a file there in one step: a reader sees the old one or the new one.
 pub(crate) fn write(path: &Path, access: Access, bytes: &[u8]) -> Result<(), IdentityError> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let fresh = path.with_file_name(format!(".{name}.{}", std::process::id()));

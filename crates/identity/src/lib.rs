@@ -1,5 +1,5 @@
-//! Who is who in a grid. An authority signs for hosts and for users; users log in for hours; whoever connects shows a certificate and
-//! asks for one, over TLS 1.3. Works on files only: who owns the sockets turns the connections.
+//! Authentication in a grid. An authority signs for hosts and for users; users log in for hours. The connecting side shows a certificate
+//! and requires one, over TLS 1.3. Works on files only: the owner of the sockets runs the connections.
 //!
 //! ```text
 //!  the grid's authority (ca.pem, ca/key.pem)
@@ -11,9 +11,9 @@
 //!    `- login bob                  ...            where the authority's own key logs in
 //! ```
 //!
-//! A certificate says whose it is by one address, `madrigal://GRID/KIND/NAME`. A peer is let in if its chain is exactly a way down this
-//! tree, every certificate in it is of this grid, valid now and not taken back, and the connection proves the key of the last one.
-//! Names of hosts in DNS play no part. Sessions are never taken up again, so every connection is judged.
+//! A certificate names its owner by one address, `madrigal://GRID/KIND/NAME`. A peer is let in if its chain is exactly a path down this
+//! tree, every certificate in it is of this grid, valid now and not revoked, and the connection proves the key of the last one. Names of
+//! hosts in DNS play no part. Sessions are never resumed, so every connection is judged.
 //!
 //! ```
 //! use madrigal_identity::{Authority, Credentials, Name, Validity, DAY};

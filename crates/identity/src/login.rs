@@ -16,13 +16,13 @@ use crate::peer::Peer;
 use crate::refusal::Refusal;
 use crate::verify::Trust;
 
-/// How long a login lasts unless told otherwise.
+/// How long a login lasts by default.
 pub const LOGIN_SECONDS: i64 = 12 * HOUR;
 
 const NO_IDENTITY: &str = "whoever runs the CA types madrigal ca issue --user YOU; copy what that writes here";
 const NO_LOGIN: &str = "type madrigal login";
 
-/// Logs a user in for so many seconds. `user` is needed where the authority's own key logs in, and else must be whose identity it is.
+/// Logs a user in for so many seconds. `user` is needed where the authority's own key logs in, and else must be the owner of the identity.
 pub fn login(dir: &Path, user: Option<&Name>, seconds: i64) -> Result<Peer, IdentityError> {
     files::judge_directory(dir)?;
     let trust = Trust::read(dir)?;
@@ -47,7 +47,7 @@ fn renew_host(dir: &Path, signer: &Signer, life: Validity) -> Result<(), Identit
     let Some(there) = Bundle::read(&path, NO_HOST)? else { return Ok(()) };
     let facts = first(&path, &there.chain, NO_HOST)?;
     match &facts.subject.role {
-        // Whom the authority signed for comes alone.
+        // A certificate signed by the authority comes alone.
         Role::Host(host) if there.chain.len() > 1 && facts.subject.grid == signer.facts.subject.grid => {
             signer.sign(Role::Host(host.clone()), life)?.write(&path)
         }
@@ -139,7 +139,7 @@ fn first(path: &Path, chain: &[CertificateDer<'static>], advice: &'static str) -
     Facts::read(first).map_err(|refusal| wrong(refusal.to_string()))
 }
 
-/// Whether others would let in who has these certificates.
+/// Whether peers would let in the owner of these certificates.
 pub(crate) fn judge(
     trust: &Trust,
     path: &Path,

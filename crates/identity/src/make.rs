@@ -14,7 +14,7 @@ use crate::moment::{Moment, Validity};
 use crate::name::{Role, Subject};
 use crate::revoked::Revoked;
 
-/// Somebody who signs: a key, whose it is, and the certificates that prove it, without the grid's own.
+/// A signer: a key, its owner, and the certificates that prove it, without the grid's own.
 pub(crate) struct Signer {
     pub(crate) facts: Facts,
     pub(crate) above: Vec<CertificateDer<'static>>,
@@ -22,7 +22,7 @@ pub(crate) struct Signer {
 }
 
 impl Signer {
-    /// Somebody whose certificate is the first of `chain`, or `root` where that is empty.
+    /// The owner of the first certificate of `chain`, or of `root` where that is empty.
     pub(crate) fn new(facts: Facts, bundle: &Bundle) -> Result<Self, IdentityError> {
         let key = KeyPair::from_pkcs8_der_and_sign_algo(&bundle.key, &PKCS_ECDSA_P256_SHA256)?;
         let life = Validity { from: facts.from, to: facts.to };
@@ -30,7 +30,7 @@ impl Signer {
         Ok(Self { facts, above: bundle.chain.clone(), issuer: Issuer::new(params, key) })
     }
 
-    /// Signs for somebody, no longer than this signer lasts itself.
+    /// Signs a new certificate, no longer valid than this signer itself.
     pub(crate) fn sign(&self, role: Role, life: Validity) -> Result<Bundle, IdentityError> {
         let (now, to) = (Moment::now(), self.facts.to);
         if now > to {
@@ -94,7 +94,7 @@ fn params(subject: &Subject, life: Validity, serial: &Serial) -> Result<Certific
     Ok(params)
 }
 
-/// 126 random bits, of which none are lost to the sign or to leading zeros.
+/// 126 random bits; none is lost to the sign or to leading zeros.
 fn random_serial() -> Result<Serial, IdentityError> {
     let mut bytes = [0u8; 16];
     let got = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());

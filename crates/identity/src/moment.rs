@@ -64,7 +64,7 @@ impl Validity {
     }
 }
 
-/// How far clocks may differ without anybody noticing.
+/// How far clocks may differ without an effect.
 const SKEW: i64 = 300;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Names of grids, hosts and users, and how a certificate says whose it is: `madrigal://GRID/host/NAME`.
+//! Names of grids, hosts and users, and how a certificate names its owner: `madrigal://GRID/host/NAME`.
 
 use core::fmt;
 
@@ -40,7 +40,7 @@ impl fmt::Display for Name {
 /// What a certificate is for.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Role {
-    /// The grid's own: signs all others, or who signs them.
+    /// The grid's own: signs all others, or their signers.
     Authority,
     /// A user, for long: signs that user's logins and nothing else.
     Identity(Name),
@@ -53,7 +53,7 @@ pub enum Role {
 }
 
 impl Role {
-    /// Whether who has this certificate may sign that one. This is the whole hierarchy: four deep at most.
+    /// Whether the owner of this certificate may sign that one. This is the whole hierarchy: four deep at most.
     pub(crate) fn may_sign(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Authority, Self::Identity(_) | Self::Login(_) | Self::Host(_)) => true,
@@ -84,7 +84,7 @@ impl Role {
         }
     }
 
-    /// Whose it is; nobody's for the authority.
+    /// The owner's name; none for the authority.
     pub fn name(&self) -> Option<&Name> {
         match self {
             Self::Authority => None,
@@ -123,7 +123,7 @@ impl Subject {
         parts.next().is_none().then_some(Self { grid, role })
     }
 
-    /// As one says it: `host b1 of grid lyon`.
+    /// As in a sentence: `host b1 of grid lyon`.
     pub fn spoken(&self) -> String {
         let name = self.role.name().map_or(String::new(), |name| format!(" {name}"));
         format!("{}{name} of grid {}", self.role.word(), self.grid)

@@ -1,6 +1,6 @@
-//! What a host needs of a grid, in one piece, and how it is brought there: plainly over a connection that enciphers and proves who is there
-//! (ssh), or sealed with a code by any way at all. Sealed it is of no use without the code, nor the code without it; who has both has the
-//! host's key. The code is made for one parcel and never used again, so its key seals one message.
+//! What a host needs of a grid, in one piece, and how it is brought there: plainly over an encrypted and authenticated connection (ssh), or
+//! sealed with a code by any way at all. Sealed it is of no use without the code, nor the code without it; with both one has the host's
+//! key. The code is made for one parcel and never used again, so its key seals one message.
 
 use std::path::{Path, PathBuf};
 
@@ -34,7 +34,7 @@ const LONGEST_LINE: usize = 120_000;
 const PURPOSE: &[u8] = b"madrigal parcel 1";
 /// Digits of codes (Crockford 1982): none is taken for another.
 const DIGITS: &[u8; 32] = b"0123456789ABCDEFGHJKMNPQRSTVWXYZ";
-/// Digits of a code: a hundred bits, more than anybody can try.
+/// Digits of a code: a hundred bits, too many to guess.
 const CODE_DIGITS: usize = 20;
 
 /// What a host needs: the grid's certificate and its list of what was taken back, the description of the grid, and, but for a host that
@@ -88,7 +88,7 @@ pub enum ParcelError {
 pub struct Installed {
     /// The host whose certificate came along.
     pub host: Option<Name>,
-    /// The files that say something else by now, or are new.
+    /// The files whose content changed, or that are new.
     pub changed: Vec<PathBuf>,
 }
 
@@ -221,7 +221,7 @@ impl Parcel {
                 let what = "the certificate of another CA".to_owned();
                 return Err(IdentityError::Exists { path: dir.join(TRUST), what, advice });
             }
-            // Who is told of a grid has to be in it.
+            // A host that gets a description of a grid must be in it.
             None if host.is_none() => {
                 let what = "certificate of a grid";
                 let advice = "type madrigal grid add HOST where the CA is";
@@ -275,7 +275,7 @@ impl Part {
     }
 }
 
-/// A code that nobody has had before.
+/// A fresh random code.
 fn fresh_code() -> Option<String> {
     let mut bytes = [0u8; CODE_DIGITS];
     let got = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());

@@ -1,4 +1,4 @@
-//! Who is at the other end.
+//! The other end of a connection.
 
 use core::fmt;
 
@@ -28,7 +28,7 @@ impl Kind {
     }
 }
 
-/// Who is at the other end, as its certificates say.
+/// The other end, as its certificates describe it.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Peer {
     /// The grid.
@@ -66,8 +66,8 @@ impl Peer {
         })
     }
 
-    /// Whether this is the daemon of `host`. The grid's authority vouches for any host; a login only vouches for hosts of its own user,
-    /// so such a host is believed by that user alone: `user` is who asks.
+    /// Whether this is the daemon of `host`. The grid's authority vouches for any host. A login only vouches for hosts of its own user, so
+    /// only that user accepts such a host: `user` is the caller.
     pub fn is(&self, host: &str, user: Option<&str>) -> Result<(), Refusal> {
         let ours = self.user.is_none() || self.user.as_deref() == user;
         if self.kind == Kind::Host && self.name == host && ours {
@@ -87,8 +87,8 @@ impl fmt::Display for Peer {
     }
 }
 
-/// Who showed this chain, which the handshake of one of our configurations has let in (`peer_certificates` of the connection). Of a
-/// chain from anywhere else it only repeats what that says; [`Credentials::judge`](crate::Credentials::judge) asks for proof.
+/// The owner of this chain, which the handshake of one of our configurations has let in (`peer_certificates` of the connection). For a
+/// chain from anywhere else it only repeats its claims; [`Credentials::judge`](crate::Credentials::judge) verifies them.
 pub fn peer(chain: &[CertificateDer<'_>]) -> Result<Peer, Refusal> {
     let (leaf, above) = chain.split_first().ok_or(Refusal::NoCertificate)?;
     let chain = Chain::read(leaf, above)?;

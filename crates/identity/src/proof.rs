@@ -1,11 +1,11 @@
-//! A renewed certificate on a connection that was made with the one before: TLS asks for certificates at the beginning only, and what goes
-//! over a connection should not end with a login that was renewed in time.
+//! A renewed certificate on a connection that was made with the one before: TLS requests certificates at the beginning only, and traffic on
+//! a connection should not end with a login that was renewed in time.
 //!
 //! ```text
 //!  length of all that follows (4)   certificates (1)   each: length (2), DER   length (2), signature
 //! ```
-//! What is signed is a secret that only the two ends of that one connection know (RFC 8446, 7.5: exporters), another one for each end.
-//! So a proof is good on its connection alone, and nobody else's is good there.
+//! The signature covers a secret that only the two ends of that one connection know (RFC 8446, 7.5: exporters), another one for each end.
+//! So a proof is valid on its connection alone, and no other proof is valid there.
 
 use rustls::SignatureScheme;
 use rustls::pki_types::CertificateDer;

@@ -16,7 +16,7 @@ pub enum Refusal {
     /// A certificate of another grid.
     #[error("wrong grid: the peer is {who}, and this is grid {ours}")]
     WrongGrid {
-        /// Who it says it is.
+        /// The name it claims.
         who: String,
         /// Our grid.
         ours: String,
@@ -51,10 +51,10 @@ pub enum Refusal {
         /// Since when.
         at: Moment,
     },
-    /// Somebody else's signature.
+    /// The signature of another signer.
     #[error("not signed by the CA of grid {grid}: the certificate of {who}")]
     NotSignedBy {
-        /// Who it says it is.
+        /// The name it claims.
         who: String,
         /// The grid whose authority did not sign it.
         grid: String,
@@ -76,9 +76,9 @@ pub enum Refusal {
     /// A host or user of this grid, but not the one that was called.
     #[error("wrong peer: called {wanted}, and {who} answered")]
     WrongPeer {
-        /// Who answered.
+        /// The name of the peer that answered.
         who: String,
-        /// Who was called.
+        /// The name that was called.
         wanted: String,
     },
     /// No TLS 1.3, or noise.
@@ -107,8 +107,8 @@ impl Refusal {
         }
     }
 
-    /// What stands behind an error of a connection that has one of our configurations. To be asked on the thread that got the error, before
-    /// it processes another connection: rustls has no room for the name of the refused certificate, so that is kept beside it.
+    /// The cause of an error of a connection that has one of our configurations. Call it on the thread that got the error, before that
+    /// processes another connection: rustls has no room for the name of the refused certificate, so that is kept beside it.
     pub fn of(error: &Error) -> Self {
         match error {
             Error::InvalidCertificate(_) => {

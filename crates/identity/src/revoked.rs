@@ -85,8 +85,8 @@ impl Watched {
         Ok(Self { path, stamp, list })
     }
 
-    /// The list in force. A changed file is read; one that cannot be read, or that is older than the list in force, changes nothing:
-    /// nobody who was shut out comes back because a file was lost.
+    /// The list in force. A changed file is read; one that cannot be read, or that is older than the list in force, changes nothing: a lost
+    /// file lets no revoked peer in again.
     pub(crate) fn now(&mut self, root: &CertificateDer<'_>) -> &Revoked {
         let stamp = Stamp::of(&self.path);
         if stamp != self.stamp {

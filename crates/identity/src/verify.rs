@@ -1,4 +1,4 @@
-//! Who is let in: certificates of this grid, by webpki's path building and our own rules, whatever the host is called in DNS.
+//! Which peers are let in: certificates of this grid, by webpki's path building and our own rules, independent of DNS names.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -61,8 +61,8 @@ impl Trust {
         Ok(Self { grid: facts.subject.grid, root, anchor, revoked, algorithms })
     }
 
-    /// Whether a chain is let in. Its order must be the order of signing, with nothing in it that is not needed: so what stands in it
-    /// may be believed afterwards.
+    /// Whether a chain is let in. Its order must be the order of signing, with nothing in it that is not needed: so its content may be
+    /// trusted afterwards.
     pub(crate) fn judge(
         &self,
         leaf: &CertificateDer<'_>,
@@ -139,7 +139,7 @@ impl Trust {
     }
 }
 
-/// TLS 1.2 is not spoken here.
+/// TLS 1.2 is not supported.
 fn never() -> Result<HandshakeSignatureValid, Error> {
     Err(Error::PeerIncompatible(PeerIncompatible::Tls13RequiredForQuic))
 }
@@ -183,7 +183,7 @@ impl ClientCertVerifier for Trust {
 }
 
 impl ServerCertVerifier for Trust {
-    /// Names are not looked at: who was called is for the caller to compare, with [`Peer::is`](crate::Peer::is).
+    /// Names are not checked: the caller compares the peer's name, with [`Peer::is`](crate::Peer::is).
     fn verify_server_cert(
         &self,
         leaf: &CertificateDer<'_>,

@@ -1,4 +1,4 @@
-//! The files: who may read them, what is never replaced, and what errors say.
+//! The files: their access rights, what is never replaced, and the texts of errors.
 //!
 //! Features (docs/features.md): B10, D7.
 

@@ -1,4 +1,4 @@
-//! Real TLS connections: who is let in, who is not, and what each side is told.
+//! Real TLS connections: which peers are let in, which are not, and what each side reports.
 //!
 //! Features (docs/features.md): B9, B10, D7.
 
@@ -25,14 +25,14 @@ fn meet(client: &Credentials, server: &Credentials) -> Option<[String; 2]> {
     Some([seen(&pair.client), seen(&pair.server)])
 }
 
-/// What both sides are told when `bad` connects to `good` and when `good` connects to `bad`: refuser first.
+/// What both sides report when `bad` connects to `good` and when `good` connects to `bad`: refuser first.
 fn refused(good: &Credentials, bad: &Raw) -> [[Refusal; 2]; 2] {
     let [reported, own] = Pair::new(bad.client(), good.server()).shake();
     let [own_too, reported_too] = Pair::new(good.client(), bad.server()).shake();
     [[own.unwrap(), reported.unwrap()], [own_too.unwrap(), reported_too.unwrap()]]
 }
 
-/// Refused both ways for this reason, and told by this alert.
+/// Refused both ways for this reason, and reported by this alert.
 fn expect(good: &Credentials, bad: &Raw, name: &str, words: &[&str], alert: &str) {
     for [own, reported] in refused(good, bad) {
         assert_eq!(own.name(), name, "{own}");
@@ -141,7 +141,7 @@ fn a_certificate_that_is_taken_back_is_refused_from_the_next_connection_on() {
     grid.ca.revoke(&Which::User(name("ann"))).unwrap();
     expect(&good, &Raw::read(&ann_dir.join(USER)), "revoked", &["identity ann"], "certificate_revoked");
 
-    // Neither an older list nor a lost one lets anybody in again.
+    // Neither an older list nor a lost one lets a peer in again.
     for bytes in [Some(old), Some(b"noise".to_vec()), None] {
         let path = grid.dir().join("revoked.pem");
         std::fs::remove_file(&path).unwrap_or_default();
@@ -161,7 +161,7 @@ fn whoever_shows_nothing_is_refused() {
     assert_eq!(peer(&[]), Err(Refusal::NoCertificate));
 }
 
-/// What a client of TLS 1.2 says first (RFC 5246, 7.4.1.2): ECDHE with ECDSA on P-256, and no word of a later version.
+/// The first message of a client of TLS 1.2 (RFC 5246, 7.4.1.2): ECDHE with ECDSA on P-256, and no later version.
 fn older_hello() -> Vec<u8> {
     let extensions =
         [[0x00, 0x0a, 0, 4, 0, 2, 0, 0x17].as_slice(), &[0x00, 0x0b, 0, 2, 1, 0], &[0x00, 0x0d, 0, 4, 0, 2, 4, 3]]

@@ -1,4 +1,4 @@
-//! Bytes from anybody: no handshake panics, and nobody gets in by luck.
+//! Random bytes: no handshake panics, and none succeeds by luck.
 //!
 //! Features (docs/features.md): D7.
 
@@ -74,7 +74,7 @@ proptest! {
             }
         });
         let open = !pair.client.is_handshaking() && !pair.server.is_handshaking();
-        // Bytes lost at the end leave both waiting for more; the version in a record's head is not looked at.
+        // Bytes lost at the end leave both waiting for more; the version in a record's head is not checked.
         prop_assert!(changed || (open && errors == [None, None]), "{errors:?}");
         if open && errors == [None, None] {
             prop_assert!(!changed || how == 3 || seen <= flight, "a changed flight passed");

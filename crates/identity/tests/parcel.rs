@@ -87,7 +87,7 @@ fn files_that_are_none_are_refused_and_hold_up_nobody() {
         rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, mode, 0).unwrap();
         let outcome = parcel(&grid.ca, "b1").install(&home.0, false);
         if file == "revoked.pem" {
-            // A list that nobody can read is replaced.
+            // An unreadable list is replaced.
             assert!(outcome.is_ok() && path.metadata().unwrap().is_file());
             continue;
         }
@@ -112,7 +112,7 @@ fn what_is_of_another_grid_or_host_stays() {
         assert!(matches!(other.install(&home.0, false), Err(IdentityError::Exists { .. })));
         assert_eq!(host(), before);
     }
-    // The same host gets a new one, and who insists gets any.
+    // The same host gets a new one, and with --force any host gets any.
     parcel(&lyon.ca, "b1").install(&home.0, false).unwrap();
     assert_ne!(host(), before);
     parcel(&nice.ca, "c1").install(&home.0, true).unwrap();
@@ -123,7 +123,7 @@ fn what_is_of_another_grid_or_host_stays() {
 fn an_update_brings_the_list_and_the_description_and_no_older_list() {
     let (lyon, home) = (Grid::new("lyon"), Folder::new());
     let update = |text: &str| Parcel::update(&lyon.folder.0, text, Moment::now().plus(HOUR)).unwrap();
-    // Who is told of a grid is in it.
+    // A host that gets a description of a grid is in it.
     assert!(matches!(update("x").install(&home.0, false), Err(IdentityError::Missing { .. })));
     parcel(&lyon.ca, "b1").install(&home.0, false).unwrap();
     let old = update("old");

@@ -47,7 +47,7 @@ fn what_is_proved_is_what_is_shown_now() {
     let peer = ours.judge_proof(&proof, b"secret").unwrap();
     assert_eq!((peer.serial, peer.name.as_str()), (theirs.own().serial, "b1"));
     assert_ne!(theirs.own().serial, first);
-    // One that is over is not taken up, and the one before goes on being shown.
+    // An expired one is not loaded, and the one before goes on being shown.
     grid.host("b1", past());
     assert!(Credentials::load(&dir).is_err());
     assert!(ours.judge_proof(&theirs.prove(b"secret").unwrap(), b"secret").is_ok());

@@ -1,12 +1,12 @@
 //! The agent: what starts a job's processes on one host, carries their output and their PMI, and leaves nothing behind.
 //!
-//! It speaks with its launcher by standard input and output, so whatever leads to a host (ssh, a container's exec) leads to an agent.
+//! It talks to its launcher by standard input and output, so whatever leads to a host (ssh, a container's exec) leads to an agent.
 //!
 //! ```text
 //!  greeted --Check--> able or unable --Start--> running --(every rank has ended)--> over
 //!                                                  |--(Kill; the launcher is lost)--> everything is killed, over
 //! ```
-//! One thread, which forks: processes that are to die with the agent die with the thread that made them (prctl(2), PR_SET_PDEATHSIG).
+//! One thread, which forks: processes that must die with the agent die with the thread that made them (prctl(2), PR_SET_PDEATHSIG).
 
 mod check;
 mod left;
@@ -31,9 +31,9 @@ pub use check::{Found, Programs};
 
 /// Of what the launcher has not taken, so much is kept; then ranks wait with their output.
 const KEPT: usize = 1 << 20;
-/// Between a polite end and a kill, where nobody else keeps the time.
+/// Between a polite end and a kill, where no launcher keeps the time.
 const GRACE: Duration = Duration::from_secs(2);
-/// How long output of a rank that has ended is waited for, where a child of its own still holds it.
+/// How long output of a rank that has ended is waited for, while a child of its own still holds it.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
 /// Why an agent did not do its work.
@@ -47,7 +47,7 @@ pub enum AgentError {
     Call(&'static str, Errno),
 }
 
-/// Works until the job is over. `exec` is the command that runs a program over Madrigal.
+/// Works until the job has ended. `exec` is the command that runs a program over Madrigal.
 pub fn run(exec: PathBuf, programs: Programs) -> Result<(), AgentError> {
     if rustix::termios::isatty(rustix::stdio::stdin()) {
         return Err(AgentError::NoLauncher);
@@ -73,7 +73,7 @@ struct Agent {
     part: Part,
     ranks: Vec<Running>,
     started: bool,
-    /// What ends a job whose launcher is lost: first politely.
+    /// When the launcher was lost: the job is then ended, first politely.
     lost: Option<Instant>,
     killed: bool,
     last_received: Instant,
@@ -119,7 +119,7 @@ impl Agent {
         self.last_sent = Instant::now();
     }
 
-    /// Whether there is nothing more to do, and the launcher has been told.
+    /// Whether there is nothing more to do, and the launcher was notified.
     fn is_over(&self) -> bool {
         self.over && (self.outgoing.is_empty() || self.lost.is_some())
     }
@@ -140,7 +140,7 @@ impl Agent {
             self.lose_launcher();
         }
         self.keep_time();
-        self.tell_ends();
+        self.report_ends();
         Ok(())
     }
 
@@ -175,7 +175,7 @@ impl Agent {
             .collect())
     }
 
-    /// Whether something is to happen soon that no descriptor tells.
+    /// Whether something is due soon that no descriptor reports.
     fn is_ending(&self) -> bool {
         self.killed || self.lost.is_some() || self.ranks.iter().any(|rank| rank.end.is_some() && !rank.reported)
     }
@@ -293,7 +293,7 @@ impl Agent {
     }
 
     fn signal(&self, number: i32) {
-        // A number that is no signal is nobody's.
+        // A number that is no signal is ignored.
         let Some(signal) = Signal::from_named_raw(number) else { return };
         for running in self.ranks.iter().filter(|running| running.end.is_none()) {
             // A rank leads a group of its own, with what it has started.
@@ -311,7 +311,7 @@ impl Agent {
         if self.lost.is_none() {
             self.lost = Some(Instant::now());
             self.signal(libc::SIGTERM);
-            // One that is stopped is to hear of it.
+            // A stopped rank must receive it.
             self.signal(libc::SIGCONT);
         }
         self.over |= !self.started;
@@ -329,8 +329,8 @@ impl Agent {
         }
     }
 
-    /// Tells of ranks that have ended once their output is through; and when all have, that nothing is left.
-    fn tell_ends(&mut self) {
+    /// Reports ranks that have ended once their output is through; and when all have, that nothing is left.
+    fn report_ends(&mut self) {
         for i in 0..self.ranks.len() {
             let running = &mut self.ranks[i];
             let Some((end, since)) = running.end else { continue };

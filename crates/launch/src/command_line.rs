@@ -1,6 +1,6 @@
 //! What users type: the options of both families of launchers (Open MPI's and Hydra's), in one table, for the same meaning.
 //!
-//! Options stand before the program, whose own arguments are nobody's business; `:` begins another program. An option of one program
+//! Options stand before the program; the program's own arguments are not parsed; `:` begins another program. An option of one program
 //! (`-n`, `-wdir`, `-env`) counts for that one; all others for the job. `--name=value` is as `--name value`, and `-name` as `--name`.
 
 mod error;
@@ -19,13 +19,13 @@ pub use error::TypedError;
 /// What was typed.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Typed {
-    /// What is to run, and where.
+    /// What runs where.
     pub job: Job,
     /// A line of a rank begins with the rank.
     pub tagged: bool,
     /// Output and errors of each rank go to files of this name; `%r` is the rank.
     pub files: Option<String>,
-    /// Who gets the standard input.
+    /// Which ranks get the standard input.
     pub input: Input,
     /// The job is ended after this time.
     pub limit: Option<Duration>,
@@ -70,7 +70,7 @@ pub fn parse(words: &[String]) -> Result<Typed, TypedError> {
         typed.job.apps.push(app);
     }
     for app in &mut typed.job.apps {
-        // What is said of one program wins over what is said of all.
+        // A setting for one program wins over one for all.
         app.env = env.iter().cloned().chain(app.env.drain(..)).collect();
     }
     Ok(typed)

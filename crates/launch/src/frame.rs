@@ -5,7 +5,7 @@
 //!  0 words: JSON
 //!  1 bytes: channel, 1 byte (0 input, 1 output, 2 error)   rank, 4 bytes   bytes
 //! ```
-//! A frame is at most [`MOST`] bytes; whoever sends a longer one is not believed further.
+//! A frame is at most [`MOST`] bytes; a peer that sends a longer one is not read any further.
 
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;

@@ -1,13 +1,13 @@
-//! What is to run, and where: programs, hosts with their slots, and which rank goes to which host.
+//! What runs where: programs, hosts with their slots, and which rank goes to which host.
 
 use crate::words::App;
 
-/// A host, and how many ranks it takes before the next one has its turn.
+/// A host, and how many ranks it takes before the next one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Host {
     /// As ssh knows it.
     pub name: String,
-    /// `None`: nobody said.
+    /// `None`: not given.
     pub slots: Option<u32>,
 }
 
@@ -18,7 +18,7 @@ pub struct Job {
     pub apps: Vec<App>,
     /// In the order in which they are filled; empty: this one.
     pub hosts: Vec<Host>,
-    /// Ranks on each host, where that was said.
+    /// Ranks on each host, where that was given.
     pub per_host: Option<u32>,
 }
 

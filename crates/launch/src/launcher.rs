@@ -186,7 +186,7 @@ impl<'t> Launcher<'t> {
         }
     }
 
-    /// Whether a host may speak of a rank.
+    /// Whether a rank runs on a host, which may then report about it.
     fn is_of(&self, rank: u32, h: usize) -> bool {
         self.processes.get(rank as usize).is_some_and(|process| process.host == h)
     }
@@ -212,7 +212,7 @@ impl<'t> Launcher<'t> {
             ToLauncher::InputTaken { rank } => self.input.taken(rank),
             ToLauncher::Exited { rank, end } if self.is_of(rank, h) => self.note_end(rank, end),
             ToLauncher::Over => self.hosts[h].enter(State::Over),
-            // A sign of life; or what it may not say now, or not of this rank.
+            // A beat; or a message not allowed now, or not for this rank.
             _ => {}
         }
     }
@@ -305,7 +305,7 @@ impl<'t> Launcher<'t> {
         if signal == libc::SIGKILL {
             self.ending.killed();
             self.send_all(&ToAgent::Kill);
-            // Who has not answered yet has nothing to end.
+            // A host that has not answered yet has nothing to end.
             self.hosts.iter_mut().filter(|host| host.state == State::Contacting).for_each(Host::drop_link);
         } else {
             self.send_all(&ToAgent::Signal(signal));
@@ -395,7 +395,7 @@ impl<'t> Launcher<'t> {
     }
 }
 
-/// What a host is to start.
+/// What a host must start.
 fn part(typed: &Typed, places: &[Place], node: usize, here: impl Fn(&Place) -> bool) -> Part {
     let ranks = places.iter().zip(0..).filter(|(place, _)| here(place)).zip(0..);
     let ranks = ranks.map(|((place, rank), local)| Rank { rank, local, app: place.app }).collect();

@@ -5,11 +5,11 @@
 //!  job           programs, hosts and slots -> which rank goes where
 //!  launcher      one for a job: agents, output, signals, the end                (here)
 //!  agent         one for each host: starts processes, leaves nothing behind      (there)
-//!  words frame   what the two say to each other
+//!  words frame   what the two send each other
 //!  pmi           the server by which ranks of MPICH's family find each other
 //! ```
-//! A job starts in two phases: every agent says that it *can* start its part, then all are told to. One that cannot ends it for all, with
-//! nothing started anywhere.
+//! A job starts in two phases: every agent reports that it *can* start its part, then all are started. One that cannot ends it for all,
+//! with nothing started anywhere.
 //!
 //! ```text
 //!  contacting --Hello--> checking --Able--> able --(all are able) Start--> running --Over--> over

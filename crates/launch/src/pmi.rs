@@ -1,7 +1,7 @@
 //! A server of PMI-1, by which the ranks of MPICH and of MPIs made from it find each other: lines of `key=value` in, lines out.
 //!
-//! No I/O: whoever carries the lines calls [`Server::line`]. A value holds no blank; `cmd` (or `mcmd`, for a request of several lines)
-//! comes first. Requests come from the job's own processes, which may send anything: a line is bounded, and so is what is kept.
+//! No I/O: the carrier of the lines calls [`Server::line`]. A value holds no blank; `cmd` (or `mcmd`, for a request of several lines) comes
+//! first. Requests come from the job's own processes, which may send anything: a line is bounded, and so is what is kept.
 //!
 //! Source: the Simple PMI wire protocol, as MPICH's `src/pmi` speaks it (version 1.1).
 
@@ -10,7 +10,7 @@ use std::collections::HashMap;
 /// Bytes of a line, at most; of the key space, per rank.
 pub(crate) const LINE: usize = 64 << 10;
 const SPACE_PER_RANK: usize = 4 << 20;
-/// What is told to be the most by `get_maxes`.
+/// The limits that `get_maxes` reports.
 const MAXES: &str = "kvsname_max=256 keylen_max=64 vallen_max=4096";
 
 /// What a request leads to.
@@ -22,9 +22,9 @@ pub(crate) enum Effect {
     Joined(u32),
     /// The rank has no more to do with the others, and may end.
     Finalized(u32),
-    /// All are to end, and this is the status of the job.
+    /// All ranks must end, and this is the status of the job.
     Abort { rank: u32, status: i32, message: String },
-    /// It did not speak PMI-1. The rank is told nothing more.
+    /// It did not speak PMI-1. The rank is sent nothing more.
     Broken(u32, String),
 }
 
@@ -133,7 +133,7 @@ impl Server {
         (0..self.apps.len() as u32).map(|rank| Effect::Answer(rank, "cmd=barrier_out rc=0".to_owned())).collect()
     }
 
-    /// The ranks that have not come to a barrier for which others wait; none where nobody waits.
+    /// The ranks that have not come to a barrier for which others wait; none if no rank waits.
     pub(crate) fn awaited(&self) -> Vec<u32> {
         let awaited = self.waiting.iter().zip(0..).filter(|(waits, _)| !**waits).map(|(_, rank)| rank).collect();
         if self.waiting.contains(&true) { awaited } else { Vec::new() }

@@ -1,20 +1,20 @@
-//! What a launcher and an agent say to each other.
+//! What a launcher and an agent send each other.
 
 use serde::{Deserialize, Serialize};
 
 /// Of these words; another one is not understood.
 pub(crate) const VERSION: u32 = 1;
 
-/// How often both say something, and how long one may be silent before it is believed to be lost, in seconds.
+/// How often both send something, and how long one may be silent before it counts as lost, in seconds.
 pub(crate) const BEAT: u64 = 2;
 pub(crate) const SILENCE: u64 = 10;
 
 /// From the launcher.
 #[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ToAgent {
-    /// What is to be started: say whether it can be.
+    /// What must be started: report whether it can be.
     Check(Part),
-    /// Everybody can: go.
+    /// All agents can: go.
     Start,
     /// A line for a rank that speaks PMI.
     Pmi {
@@ -64,7 +64,7 @@ pub(crate) enum ToLauncher {
         rank: u32,
         end: End,
     },
-    /// Every rank has ended, and nothing of them is left.
+    /// Every rank has ended, and left nothing behind.
     Over,
     Beat,
 }
@@ -79,7 +79,7 @@ pub enum End {
 }
 
 impl End {
-    /// As a shell tells it: 128 and the signal.
+    /// As a shell reports it: 128 and the signal.
     pub fn status(self) -> i32 {
         match self {
             Self::Code(code) => code,
@@ -88,7 +88,7 @@ impl End {
     }
 }
 
-/// What one agent is to start.
+/// What one agent must start.
 #[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Part {
     /// What each of the agent's ranks runs.

@@ -57,7 +57,7 @@ fn by_circuit(rounds: u32) -> Outcome<f64> {
     let [(_near_worker, near), (_far_worker, far)] = ends;
     let (mut near, mut far) = (Circuit::join(near, &nodes)?, Circuit::join(far, &nodes)?);
     let (out, mut back) = ([1; SIZE], [0; SIZE]);
-    // They meet first, for which both must look.
+    // They meet first, for which both must poll.
     send(&mut near, &out)?;
     loop {
         if let Some(unpacking) = far.try_unpacking()? {

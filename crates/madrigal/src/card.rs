@@ -1,4 +1,4 @@
-//! A visiting card: who a process is and where it listens, as one word to hand to others.
+//! A visiting card: the identity of a process and where it listens, as one word to hand to others.
 
 use core::fmt;
 use core::str::FromStr;
@@ -6,7 +6,7 @@ use core::str::FromStr;
 use madrigal_base::ids::{HostId, ProcessId, UserId};
 use madrigal_base::locator::{Locator, LocatorError};
 
-/// Who a process is and where it listens.
+/// The identity of a process and where it listens.
 ///
 /// Its text is `madrigal:HOST:USER:PID.START:LOCATOR,LOCATOR...`.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -20,9 +20,9 @@
 //! # }
 //! ```
 //!
-//! The same with `shm://hello` joins two processes of one user, with `tcp://127.0.0.1:9000` two hosts. To let the runtime choose, a
-//! process [serves](Runtime::serve) by every driver it may and hands out its [`Card`]; who has the card [dials](Runtime::dial), and
-//! [`Choice`] says why which path was taken.
+//! The same with `shm://hello` joins two processes of one user, with `tcp://127.0.0.1:9000` two hosts. To let the runtime choose, a process
+//! [serves](Runtime::serve) by every driver it may and hands out its [`Card`]; an owner of the card [dials](Runtime::dial), and [`Choice`]
+//! explains which path was taken and why.
 //!
 #![forbid(unsafe_code)]
 
@@ -38,7 +38,7 @@ pub use madrigal_message::{Circuit, Endpoint, Worker, circuit, endpoint, worker 
 pub use madrigal_progress::{engine, wait};
 pub use madrigal_stream::{Acceptor, Attempting, Filled, Handler, Op, ReadOp, VLink, WriteOp};
 
-/// Drivers of messages: what one is, and where it is told that it runs.
+/// Drivers of messages: the trait, and the place where one runs.
 pub mod message {
     pub use madrigal_progress::driver::Place;
     pub use madrigal_progress::message::MessageDriver;

@@ -8,7 +8,7 @@ use madrigal_message::Worker;
 use madrigal_message::worker::{OpenError, Options};
 use madrigal_progress::driver::Place;
 
-/// Opens a worker as the environment's `MADRIGAL_*` keys say; keys that do not read are passed over, and returned.
+/// Opens a worker as the environment's `MADRIGAL_*` keys configure it; keys that do not parse are ignored, and returned.
 pub fn worker() -> Result<(Arc<Worker>, Vec<ConfigError>), OpenError> {
     let pairs =
         std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
@@ -22,7 +22,7 @@ pub fn worker_with(settings: &Settings) -> Result<Arc<Worker>, OpenError> {
     let place = Place { directory, network: settings.network.clone(), daemons: daemons(settings) };
     let allowed = |name: &str| name == "loopback" || settings.methods.allows(name);
     let mut drivers: Vec<_> = MESSAGE_DRIVERS.iter().copied().filter(|driver| allowed(driver.name())).collect();
-    // Providers of libfabric's that were asked for by name come where a fabric comes.
+    // Providers of libfabric's that are configured by name come where a fabric comes.
     let named = settings.methods.listed().iter().filter(|name| name.starts_with("fabric:"));
     let at = drivers.iter().position(|driver| driver.name() == "tcp").unwrap_or(drivers.len());
     drivers.splice(at..at, named.filter_map(|name| message_driver(name)));

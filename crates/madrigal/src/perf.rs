@@ -1,9 +1,10 @@
-//! Measurements between two processes: a ping-pong over a VLink or a Circuit, against the fastest two processors can exchange anything at all.
+//! Measurements between two processes: a ping-pong over a VLink or a Circuit, against the fastest two processors can exchange anything at
+//! all.
 //!
 //! The yardstick is one cache line two processes write in turn, measured in the same run, round by round; so the ratio means the same
 //! on every machine and under every load. How far a line is from both processors depends on where it lies in the cache, by up to a
-//! third; so each round has a line and a link of its own. The caller's program is its own peer: it is started once more, and its `main` must begin
-//! with [`peer`].
+//! third; so each round has a line and a link of its own. The caller's program is its own peer: it is started once more, and its `main`
+//! must begin with [`peer`].
 //!
 //! ```no_run
 //! use madrigal::perf;
@@ -81,7 +82,7 @@ pub fn vlink(method: &str, size: usize, iterations: u32) -> Result<Report, PerfE
 /// and the program should end.
 pub fn peer() -> Result<bool, PerfError> {
     let Ok(asked) = std::env::var(ASKED) else { return Ok(false) };
-    // Who measures may be killed; nobody else would end this process then.
+    // The measuring process may be killed; nothing else would end this process then.
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL)).map_err(os)?;
     if let Some(asked) = asked.strip_prefix(circuit::ASKED) {
         return circuit::peer(asked).map(|()| true);

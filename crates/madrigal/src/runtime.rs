@@ -44,8 +44,8 @@ pub struct Runtime {
 }
 
 impl Runtime {
-    /// A runtime configured by the environment's `MADRIGAL_*` keys; without `MADRIGAL_METHODS` every driver may be used. Keys that do
-    /// not read are passed over and told by [`Runtime::warnings`].
+    /// A runtime configured by the environment's `MADRIGAL_*` keys; without `MADRIGAL_METHODS` every driver may be used. Keys that do not
+    /// parse are ignored and reported by [`Runtime::warnings`].
     pub fn new() -> Result<Self, StartError> {
         let pairs: Vec<_> = std::env::vars_os()
             .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
@@ -79,7 +79,7 @@ impl Runtime {
         &self.engine
     }
 
-    /// What drivers are told of where they run.
+    /// The place where drivers run.
     pub fn place(&self) -> &Place {
         &self.place
     }
@@ -180,7 +180,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// What to hand to those who are to connect.
+    /// The card to hand to peers that will connect.
     pub fn card(&self) -> &Card {
         &self.card
     }
@@ -206,7 +206,7 @@ fn pair(card: &Card) -> Pair {
 fn own_card() -> Card {
     let mut buf = [0u8; 64];
     let boot = process::read_small(c"/proc/sys/kernel/random/boot_id", &mut buf).unwrap_or_default();
-    // A host that does not say which it is shares with nobody: a random id.
+    // A host that does not report which one it is shares with no other: a random id.
     let unknown = || HostId(u128::from(process::random()) << 64 | u128::from(process::random()));
     let host = core::str::from_utf8(boot).ok().and_then(|text| HostId::parse(text.trim())).unwrap_or_else(unknown);
     let pid = process::own_pid();

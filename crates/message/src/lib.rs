@@ -5,7 +5,7 @@
 //! * a [`Circuit`] packs and unpacks messages among a fixed group of nodes.
 //!
 //! ```text
-//!   Circuit --pack--> Endpoint --match, eager or rendezvous--> Worker --route of a node--> a driver's port
+//!   Circuit --pack--> Endpoint --match, eager or rendezvous--> Worker --state of a node--> a driver's port
 //! ```
 #![deny(unsafe_code)]
 

@@ -1,5 +1,4 @@
-//! Memory that ports write to or read from while nobody borrows it: the only place of this crate that makes pieces, or looks behind
-//! them.
+//! Memory that ports write to or read from while it is not borrowed: the only place of this crate that makes pieces, or dereferences them.
 
 use core::cell::Cell;
 use std::io::IoSlice;
@@ -93,11 +92,11 @@ impl Block {
         Self(vec![0; len].into_boxed_slice())
     }
 
-    /// The memory, lent until the block is dropped: whoever lends it keeps the block until the port is done with it.
+    /// The memory, lent until the block is dropped: the lender keeps the block until the port is done with it.
     #[allow(unsafe_code)]
     pub(crate) fn piece(&mut self) -> Piece {
-        // SAFETY: the bytes stay where they are until the block is dropped. `Placed` keeps a block until the port told `arrived` or
-        // `down`, after which no port uses the piece; nobody looks at the bytes before.
+        // SAFETY: the bytes stay where they are until the block is dropped. `Placed` keeps a block until the port reported `arrived` or
+        // `down`, after which no port uses the piece; no code reads the bytes before.
         unsafe { Piece::lend(self.0.as_mut_ptr(), self.0.len()) }
     }
 
@@ -115,8 +114,8 @@ impl Block {
 /// that the borrower waits for.
 #[allow(unsafe_code)]
 pub(crate) fn lend(bytes: &[u8]) -> Piece {
-    // SAFETY: readable and unchanged while borrowed; callers see to it that the operation is over by then (`Packing` holds the borrow
-    // and `Packing::end` waits, whatever happens).
+    // SAFETY: readable and unchanged while borrowed; callers ensure that the operation is over by then (`Packing` holds the borrow and
+    // `Packing::end` waits, whatever happens).
     unsafe { Piece::lend(bytes.as_ptr(), bytes.len()) }
 }
 
@@ -130,8 +129,8 @@ pub(crate) fn lend_cells(bytes: &[Cell<u8>]) -> Piece {
 /// Lends bytes to an operation that writes, and that is over before the borrow is: the borrower waits for it, whatever happens.
 #[allow(unsafe_code)]
 pub(crate) fn lend_mut(bytes: &mut [u8]) -> Piece {
-    // SAFETY: writable and nobody else's while borrowed; `Unpacking::receive` and `Circuit::receive_long` wait for every operation
-    // they begin before they return.
+    // SAFETY: writable and exclusively ours while borrowed; `Unpacking::receive` and `Circuit::receive_long` wait for every operation they
+    // begin before they return.
     unsafe { Piece::lend(bytes.as_mut_ptr(), bytes.len()) }
 }
 

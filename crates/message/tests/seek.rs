@@ -1,4 +1,4 @@
-//! How a worker looks for a way to those it waits for, over a driver that does as it is told.
+//! How a worker seeks the nodes that receives wait for, over a scripted driver.
 //!
 //! Features (docs/features.md): B4.
 
@@ -12,19 +12,19 @@ use madrigal_message::endpoint::{Completion, PeerId, Receive, Send, Status};
 use madrigal_message::worker::Options;
 use madrigal_message::{Endpoint, Worker};
 use madrigal_progress::driver::{Facts, Place};
-use madrigal_progress::message::{Explained, Link, LinkError, MessageDriver, Port, Sent, Sink};
+use madrigal_progress::message::{Explained, LinkError, LinkIndex, MessageDriver, Port, Sent, Sink};
 use madrigal_sys::piece::Piece;
 
-/// What the driver was asked, and what it is to tell.
+/// The calls that the driver got, and the events it shall report.
 #[derive(Default)]
 struct Script {
     /// How often it was asked for a link.
     asked: usize,
-    /// How often somebody was about to sleep.
+    /// How often the worker was about to sleep.
     armed: usize,
     /// The link cannot be made.
     fails: bool,
-    /// Where it fails, everybody refused.
+    /// Where it fails, every address refused.
     absent: bool,
     /// It is no driver for such a node.
     refuses: bool,
@@ -59,13 +59,13 @@ impl MessageDriver for Scripted {
 impl Port for Scripted {
     fn publish(&self, _address: &mut NodeAddress) {}
 
-    fn link(&mut self, _to: &NodeAddress) -> Result<Link, String> {
+    fn link(&mut self, _to: &NodeAddress) -> Result<LinkIndex, String> {
         let mut script = lock(&self.0);
         script.asked += 1;
-        if script.refuses { Err("another network".to_owned()) } else { Ok(Link(script.link)) }
+        if script.refuses { Err("another network".to_owned()) } else { Ok(LinkIndex(script.link)) }
     }
 
-    fn send(&mut self, _link: Link, _head: &[u8], _body: &[IoSlice<'_>], _skip: usize) -> Result<Sent, LinkError> {
+    fn send(&mut self, _link: LinkIndex, _head: &[u8], _body: &[IoSlice<'_>], _skip: usize) -> Result<Sent, LinkError> {
         Ok(Sent::Part(0))
     }
 
@@ -74,7 +74,7 @@ impl Port for Scripted {
         if !core::mem::take(&mut script.fails) {
             return 0;
         }
-        let (down, absent) = (Link(script.link), script.absent);
+        let (down, absent) = (LinkIndex(script.link), script.absent);
         script.link += 1;
         drop(script);
         sink.down(down, LinkError::Unreachable { node: them().id, tried: "as told".into(), absent });
@@ -85,7 +85,7 @@ impl Port for Scripted {
         64
     }
 
-    fn cut(&mut self, _link: Link) {}
+    fn cut(&mut self, _link: LinkIndex) {}
 
     fn arm(&mut self) -> bool {
         lock(&self.0).armed += 1;
@@ -98,7 +98,7 @@ impl Port for Scripted {
 
     fn woken(&mut self) {}
 
-    fn explain(&self, _link: Link) -> Explained {
+    fn explain(&self, _link: LinkIndex) -> Explained {
         Explained::default()
     }
 }
@@ -163,7 +163,7 @@ impl Scene {
         }
     }
 
-    /// The link fails, and everybody hears of it.
+    /// The link fails; returns all completions.
     fn fail(&self) -> Vec<Completion> {
         lock(&self.script).fails = true;
         let mut done = Vec::new();
@@ -189,7 +189,7 @@ impl Scene {
 #[test]
 fn a_receive_that_is_posted_late_is_looked_for_and_again_after_a_failure() {
     let scene = scene();
-    // It sleeps, and nobody is awaited.
+    // It sleeps, and no receive waits.
     while lock(&scene.script).armed < 3 {
         scene.poll();
     }

@@ -126,7 +126,7 @@ impl Directory {
         }
     }
 
-    /// Whether connections of network namespace `netns` could meet here; tried, leaving nothing behind.
+    /// Whether connections of network namespace `netns` could meet here; tries it, and leaves nothing behind.
     pub fn check(&self, netns: u64) -> Result<(), Reason> {
         let made = self.make()?;
         let checked = self.judge().and_then(|()| self.try_room(netns));
@@ -136,7 +136,7 @@ impl Directory {
         checked
     }
 
-    /// Removes what dead processes left: tables none of whose users lives, and names of listeners that are gone; returns how many.
+    /// Removes what dead processes left: tables without a living user, and names of listeners that are gone; returns how many.
     pub fn tidy(&self) -> usize {
         let mut removed = 0;
         self.each(|dir, name| {
@@ -212,7 +212,7 @@ impl Directory {
         if written.is_err() { StackPath::empty() } else { path }
     }
 
-    /// Shows every name in it.
+    /// Calls `see` with every name in it.
     fn each(&self, mut see: impl FnMut(&OwnedFd, &str)) {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         if self.judge().is_err() {
@@ -234,14 +234,14 @@ fn own(fd: u32) -> Holder {
     Holder::new(pid, process::start_time(pid).unwrap_or(0), fd)
 }
 
-/// Removes a register if no process in it lives; a fresh one into which nobody has written counts as such.
+/// Removes a register if no process in it lives; a fresh one without entries counts as such.
 fn remove_unused(file: &StackPath) -> bool {
     let Some(register) = Register::existing(file) else { return false };
     let used = register.living().next().is_some();
     !used && rustix::fs::unlink(file.as_c_str()).is_ok()
 }
 
-/// Removes the name of a listener that is gone. Listeners come into being under the directory's lock, so none is taken for dead.
+/// Removes the name of a listener that is gone. Listeners are made under the directory's lock, so no new one is taken for dead.
 fn remove_deaf(dir: &OwnedFd, file: &StackPath) -> bool {
     if !lock_briefly(dir) {
         return false;

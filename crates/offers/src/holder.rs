@@ -39,7 +39,7 @@ impl Holder {
         bytes
     }
 
-    /// Whether it lives. Those of another pid namespace than `here` are believed to: their pids mean nothing to us.
+    /// Whether it lives. True for those of another pid namespace than `here`: their pids mean nothing to us.
     pub(crate) fn lives(self, here: u32) -> bool {
         self.namespace != here || process::alive(self.pid, self.start)
     }
@@ -59,7 +59,7 @@ impl Holder {
     }
 }
 
-/// Names this process's pid namespace: a pid of another one says nothing about its life.
+/// This process's pid namespace: a pid of another one cannot be checked.
 pub(crate) fn namespace() -> u32 {
     rustix::fs::stat(c"/proc/self/ns/pid").map_or(0, |s| s.st_ino as u32)
 }

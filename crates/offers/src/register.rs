@@ -1,8 +1,8 @@
-//! The register: the one file of a network namespace, in which stands where the table is.
+//! The register: the one file of a network namespace, which records where the table is.
 //!
-//! The table is a sealed memfd, which nobody can make shorter; who wants it opens `/proc/PID/fd/N` of a process that has it, and the
-//! register has some of these. It is read and written by system calls under the file's lock, and never mapped: somebody who cuts it
-//! short, or writes anything into it, makes others find nothing, and harms nobody.
+//! The table is a sealed memfd, so it cannot be made shorter. A process that wants it opens `/proc/PID/fd/N` of a process that has it; the
+//! register lists some of these. The register is read and written by system calls under the file's lock, and never mapped. A process that
+//! truncates it, or writes anything into it, only hides the table from others.
 #![allow(unsafe_code)]
 
 use core::sync::atomic::Ordering;
@@ -110,17 +110,17 @@ impl Register {
         (lock_briefly(&register.file) && linked()).then_some(register)
     }
 
-    /// The table that somebody in the register has.
+    /// The table, opened through a process in the register.
     pub(crate) fn find(&self, netns: u64) -> Option<Shared> {
         self.holders().find_map(|(_, holder)| Shared::of(holder, self.here, netns))
     }
 
-    /// A new table, which nobody has yet.
+    /// A new table, which no other process has yet.
     pub(crate) fn create(&self, netns: u64) -> Result<Shared, Reason> {
         Shared::create(netns)
     }
 
-    /// Enters a process. Where there is no room the others have to do.
+    /// Enters a process. If there is no room the other entries must suffice.
     pub(crate) fn add(&self, holder: Holder) -> Result<(), Reason> {
         let empty = |&at: &u64| self.read(at).is_none();
         let dead = |&at: &u64| self.read(at).is_some_and(|known| !known.lives(self.here));
@@ -160,7 +160,7 @@ impl Register {
 
 impl Drop for Register {
     fn drop(&mut self) {
-        // The lock is that of the open file, of which a child forked at this moment has a copy.
+        // The lock belongs to the open file, which a child forked at this moment has, too.
         let _ = rustix::fs::flock(&self.file, FlockOperation::Unlock);
     }
 }

@@ -1,14 +1,15 @@
 //! The table itself: which ports wrapped programs listen on, and the offers.
 //!
-//! The life of a place where an offer stands. Its word has the stage and how often the place was used (`generation`). Every step is a
-//! compare-exchange of the whole word, so that a late step at a place that has become another's changes nothing:
+//! The life of a place for an offer. Its word holds the stage and how often the place was used (`generation`). Every step is a
+//! compare-exchange of the whole word, so a late step at a place that another process now uses changes nothing:
 //!
 //! ```text
 //!   FREE --post--> WRITING --post--> POSTED --find--> TAKEN --answer--> ACCEPTED | OTHER_ARENA | REFUSED | FREE
 //!     ^                                |                |                  |
-//!     +----- free (by who posted) -----+----------------+------------------+
-//! ``` A place that nobody freed for ten seconds belongs to a process that died, and may be claimed as a free one. The exception is a place
-//! that is being written: its writer may only be stopped, and would go on into what is another's by then.
+//!     +----- free (by the poster) -----+----------------+------------------+
+//! ```
+//! A place that stayed occupied for ten seconds belongs to a process that died, and may be claimed as a free one. The exception is a place
+//! that is being written: its writer may only be stopped, and would continue writing in another process's place.
 
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
@@ -22,7 +23,7 @@ pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"mdr-off\x02");
 const ENTRIES: usize = 1024;
 /// Places an offer may stand, from the one its hash names.
 const PROBES: usize = 8;
-/// An offer older than this is nobody's.
+/// An offer older than this belongs to a dead process.
 const STALE_NS: u64 = 10_000_000_000;
 /// Where the generation begins in the word of a place.
 const GENERATION_AT: u32 = 8;
@@ -55,13 +56,13 @@ pub enum Answer {
 /// How far an offer is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Standing {
-    /// Nobody has answered yet.
+    /// No answer yet.
     Waiting,
     /// This was the answer.
     Answered(Answer),
 }
 
-/// One use of a place, as the process remembers it that posted or took the offer.
+/// One use of a place, as remembered by the process that posted or took the offer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Place {
     index: u32,
@@ -109,7 +110,7 @@ pub struct Table {
     pub(crate) magic: AtomicU64,
     pub(crate) netns: AtomicU64,
     pub(crate) id: AtomicU64,
-    /// Counts posts: an accepting end that saw this value has nothing new to find.
+    /// Counts posts: an accepting end that has read this value already finds nothing new.
     posts: AtomicU32,
     _pad: [u32; 9],
     ports: [AtomicU64; 1024],
@@ -131,12 +132,12 @@ impl Table {
         self.ports[port as usize / 64].load(Relaxed) >> (port % 64) & 1 != 0
     }
 
-    /// The network namespace whose connections it names (see [`madrigal_sys::tcp::netns_cookie`]).
+    /// The network namespace of its connections (see [`madrigal_sys::tcp::netns_cookie`]).
     pub fn netns(&self) -> u64 {
         self.netns.load(Relaxed)
     }
 
-    /// A random number, by which two mappings are known to be of the same table.
+    /// A random number: two mappings with the same one are of the same table.
     pub(crate) fn id(&self) -> u64 {
         self.id.load(Relaxed)
     }
@@ -229,7 +230,7 @@ fn places(tuple: &Tuple) -> impl Iterator<Item = usize> {
     (0..PROBES).map(move |i| (first + i) % ENTRIES)
 }
 
-/// Claims a place that is free, or whose owner is dead; its generation.
+/// Claims a place that is free, or was left by a dead process; returns its generation.
 fn claim(offer: &Offer, now: u64) -> Option<u64> {
     let seen = offer.word.load(Acquire);
     let stale = || now.saturating_sub(offer.posted_at.load(Relaxed)) > STALE_NS;

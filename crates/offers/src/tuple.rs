@@ -23,7 +23,7 @@ impl Tuple {
         self.0[4].load(Ordering::Relaxed) != 0
     }
 
-    /// Asks the kernel for both names of `fd`; `connecting` says which end it is.
+    /// Queries the kernel for both names of `fd`; `connecting`: it is the connecting end.
     pub fn learn(&self, fd: c_int, connecting: bool) -> Result<(), Errno> {
         let own = name(&raw::socket_name(fd, false)?)?;
         let peer = name(&raw::socket_name(fd, true)?)?;
@@ -31,13 +31,13 @@ impl Tuple {
         Ok(())
     }
 
-    /// The name of the peer of a socket whose own name is `own`; `connecting` says which end that socket is. In the same form.
+    /// The name of the peer of a socket whose own name is `own`, in the same form; `connecting`: that socket is the connecting end.
     pub fn peer_of(&self, mut own: libc::sockaddr_storage, connecting: bool) -> libc::sockaddr_storage {
         let [a, b, c, d, ports] = self.words();
         let (high, low, port) = if connecting { (c, d, ports as u16) } else { (a, b, (ports >> 16) as u16) };
         let (high, low) = (high.to_be_bytes(), low.to_be_bytes());
         if c_int::from(own.ss_family) == libc::AF_INET {
-            // SAFETY: the family says so, and a sockaddr_storage is large and aligned enough for any address.
+            // SAFETY: its family is AF_INET, and a sockaddr_storage is large and aligned enough for any address.
             let v4 = unsafe { &mut *core::ptr::from_mut(&mut own).cast::<libc::sockaddr_in>() };
             v4.sin_port = port.to_be();
             v4.sin_addr.s_addr = u32::from_ne_bytes([low[4], low[5], low[6], low[7]]);
@@ -111,7 +111,7 @@ type Name = ([u8; 16], u16);
 fn name(addr: &libc::sockaddr_storage) -> Result<Name, Errno> {
     match c_int::from(addr.ss_family) {
         libc::AF_INET => {
-            // SAFETY: the family says so, and a sockaddr_storage is large and aligned enough for any address.
+            // SAFETY: its family is AF_INET, and a sockaddr_storage is large and aligned enough for any address.
             let v4 = unsafe { &*core::ptr::from_ref(addr).cast::<libc::sockaddr_in>() };
             let mut bytes = [0; 16];
             bytes[10..12].fill(0xff);

@@ -36,13 +36,13 @@ pub(crate) struct Seen {
 }
 
 impl Seen {
-    /// The process, if it lives, is known by now, and is one of pid namespace `here`.
+    /// The process, if it lives, has taken its entry, and is one of pid namespace `here`.
     pub(crate) fn holder(self, here: u32) -> Option<Holder> {
         let born = self.pid & UNBORN == 0 && self.start != 0 && self.namespace == here;
         (born && self.live(here).is_some()).then(|| Holder::new(self.pid, self.start, self.fd))
     }
 
-    /// The process, if it lives. Those of another pid namespace (`here` is ours) are believed to: their pids mean nothing to us.
+    /// The process, if it lives. One of another pid namespace than ours, `here`, counts as alive: its pid means nothing to us.
     pub(crate) fn live(self, here: u32) -> Option<u32> {
         let pid = self.pid & !UNBORN;
         let lives = pid != 0

@@ -7,8 +7,8 @@ use crate::table::Table;
 use crate::user::UNBORN;
 
 impl Table {
-    /// Enters this process among the users, with the table's descriptor in it; `None` for lack of room. Then the register may be removed
-    /// under it: connections set up so far go on, later ones stay with TCP.
+    /// Enters this process among the users, with its descriptor of the table; `None` if there is no room. Then the register may be removed
+    /// while this process uses it: existing connections go on, later ones stay with TCP.
     pub fn enlist(&self, fd: u32) -> Option<u32> {
         let (pid, here) = (process::own_pid(), namespace());
         for (i, user) in self.users.iter().enumerate() {
@@ -52,7 +52,7 @@ impl Table {
         }
     }
 
-    /// Where no child lives, those for whom a process made places have ended before they took them, or were never born.
+    /// Strikes the places of expected children if no child lives: they have ended before they took these, or were never born.
     pub(crate) fn strike_unborn(&self, parent: u32) {
         let own = || self.users.iter().filter(|user| user.seen().pid == parent | UNBORN);
         if own().next().is_some() && !process::has_living_child() {

@@ -1,9 +1,9 @@
-//! The contracts between the engine and the drivers. A driver turns a [`Locator`] into [`Endpoint`]s; it starts no thread, keeps no
+//! The contracts between the engine and the drivers. A driver turns a [`Locator`] into [`Connection`]s; it starts no thread, keeps no
 //! policy, and never blocks.
 //!
 //! ```text
-//!   Driver --listen--> Listener --accept--> Endpoint { ends: (rx, tx), signal }
-//!          --connect----------------------> Endpoint
+//!   Driver --listen--> Listener --accept--> Connection { ends: (rx, tx), signal }
+//!          --connect----------------------> Connection
 //! ```
 //! There are two paradigms. A *byte* driver moves as many bytes as it can now; a *packet* driver moves whole packets up to its
 //! maximum. Neither is built on the other: adapters (crate `stream`) translate where a user wants the other one.
@@ -25,12 +25,12 @@ use madrigal_base::network::Network;
 
 use crate::wait::Peer;
 
-/// What a driver is told of where it runs.
+/// What a driver knows of the place where it runs.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Place {
-    /// The directory through which processes of one user find each other; made by whoever needs it first.
+    /// The directory through which processes of one user find each other; made by the first process that needs it.
     pub directory: String,
-    /// What the user wishes of the network.
+    /// The user's settings of the network.
     pub network: Network,
     /// Directories where this user's daemon may be, likeliest first; none where no daemon is to be used.
     pub daemons: Vec<String>,
@@ -58,7 +58,7 @@ pub trait Driver: Send + Sync {
     /// Whether it can work here, else one sentence why not. May make system calls, does not block; leaves nothing behind.
     fn usable(&self, place: &Place) -> Result<(), String>;
 
-    /// Where something called `name` would listen on this host when nobody asked for a special place; ports are left to the kernel.
+    /// Where a listener called `name` is on this host unless a place is given; ports are left to the kernel.
     fn address_for(&self, name: &str) -> Option<Locator>;
 
     /// Begins to listen. Does not block. Other processes can connect as soon as this returns, until the listener is dropped.
@@ -72,38 +72,38 @@ pub trait Driver: Send + Sync {
 /// An attempt to connect.
 pub enum Connecting {
     /// It succeeded.
-    Done(Endpoint),
+    Done(Connection),
     /// It goes on.
     Pending(Box<dyn Pending>),
 }
 
 /// A connection attempt that waits for an answer. Dropping it gives up.
 pub trait Pending: Send {
-    /// Looks whether it is decided; `None`: not yet. Does not block. After the first `Some` or error it must not be called again.
-    fn poll(&mut self) -> Result<Option<Endpoint>, ConnectError>;
+    /// Checks whether it is decided; `None`: not yet. Does not block. After the first `Some` or error it must not be called again.
+    fn poll(&mut self) -> Result<Option<Connection>, ConnectError>;
 
-    /// What is reported when [`Pending::poll`] may have something to say.
+    /// The signal that is reported when [`Pending::poll`] may have a result.
     fn signal(&self) -> Arc<dyn Signal>;
 }
 
 /// Something that accepts connections. Dropping it ends that; accepted endpoints live on, waiting connections are refused.
 pub trait Listener: Send {
-    /// The next connection; `None`: nobody waits. Does not block. Attempts that fail on the way are dropped silently: they are the
-    /// connecting side's errors. After an error a later call may succeed.
-    fn accept(&mut self) -> Result<Option<Endpoint>, AcceptError>;
+    /// The next connection; `None`: none waits. Does not block. Attempts that fail on the way are dropped silently: they are the connecting
+    /// side's errors. After an error a later call may succeed.
+    fn accept(&mut self) -> Result<Option<Connection>, AcceptError>;
 
     /// Where it really listens: a port left open is filled in.
     fn locator(&self) -> &Locator;
 
-    /// What is reported when somebody waits. A listener needs no arming.
+    /// The signal that is reported when a connection waits. A listener needs no arming.
     fn signal(&self) -> Arc<dyn Signal>;
 }
 
 /// One side of a connection.
 ///
-/// Dropping both ends and every clone of the signal closes it. The peer reads what was written before, then the end of the stream, or [`ReadError::Reset`] where
-/// bytes it had sent were dropped unread.
-pub struct Endpoint {
+/// Dropping both ends and every clone of the signal closes it. The peer reads what was written before, then the end of the stream, or
+/// [`ReadError::Reset`] where bytes it had sent were dropped unread.
+pub struct Connection {
     /// The two ends.
     pub ends: Ends,
     /// How a sleeper is woken.
@@ -122,7 +122,7 @@ pub enum Ends {
     Packets(Box<dyn PacketRx>, Box<dyn PacketTx>),
 }
 
-/// How whoever sleeps for an endpoint, a listener or an attempt is woken.
+/// How a thread that sleeps for an endpoint, a listener or an attempt is woken.
 pub trait Signal: Send + Sync {
     /// The descriptor to poll. It is registered once, edge-triggered, for input and hang-up: an edge is due whenever an armed end
     /// may find something. Valid as long as the signal.
@@ -140,7 +140,7 @@ pub trait Signal: Send + Sync {
 
 /// What both kinds of ends have in common: how one waits for them.
 pub trait Watched: Send {
-    /// Announces that nobody polls from now on until the signal is reported. True: something is there; do not sleep.
+    /// Announces that there is no further poll until the signal is reported. True: something is there; do not sleep.
     fn arm(&mut self) -> bool;
 
     /// Whether a poll is a read of memory, so that spinning is worth it. Never changes.
@@ -182,15 +182,15 @@ pub enum Wrote {
 
 /// The reading end of a stream of bytes.
 pub trait ByteRx: Watched {
-    /// Copies what is there into `buf`, up to its length. Does not block. The buffer is the caller's before and after. Everything
-    /// the peer sent is read before the end of the stream or an error is told.
+    /// Copies what is there into `buf`, up to its length. Does not block. The buffer is the caller's before and after. Everything the peer
+    /// sent is read before the end of the stream or an error is returned.
     fn read(&mut self, buf: &mut [u8]) -> Result<Read, ReadError>;
 }
 
 /// The writing end of a stream of bytes.
 pub trait ByteTx: Watched {
-    /// Takes bytes from the front of `bufs`, as many as there is room for. Does not block. The buffers are the caller's again when
-    /// it returns. A count says that the bytes were taken, not that the peer has them.
+    /// Takes bytes from the front of `bufs`, as many as there is room for. Does not block. The buffers are the caller's again when it
+    /// returns. A count means that the bytes were taken, not that the peer has them.
     fn write(&mut self, bufs: &[IoSlice<'_>]) -> Result<Wrote, WriteError>;
 }
 

@@ -1,7 +1,7 @@
 //! The progress engine: the one loop that polls everything a process waits for.
 //!
-//! Whoever has something to wait for registers a [`Source`]. [`Engine::do_work`] runs the engine once: it visits runnable sources, class by
-//! class, each class up to its weight, and polls the kernel through one epoll. A source is
+//! To wait for something, register a [`Source`]. [`Engine::do_work`] runs the engine once: it visits runnable sources, class by class, each
+//! class up to its weight, and polls the kernel through one epoll. A source is
 //!
 //! * *parked* while only its descriptor can make it runnable: it costs nothing, however many there are;
 //! * *watched* while a read of memory may find something: it is visited every pass, until it stayed idle for long;
@@ -10,7 +10,7 @@
 //! The engine has no thread: it runs on the threads that wait or call it. No lock is held while a source works, so its callbacks
 //! may register, wake, wait and run the engine again. One source is never worked on by two threads, nor below itself.
 //!
-//! When nobody finds anything, one thread sleeps in the epoll and the others behind it ([`Sleep`]).
+//! When no thread finds anything, one sleeps in the epoll and the others behind it ([`Sleep`]).
 
 mod queue;
 mod sleep;
@@ -92,7 +92,7 @@ impl Engine {
         self.classes.of(class).work_done()
     }
 
-    /// Looks at the kernel only every `passes` passes while sources in memory are watched; takes effect at once.
+    /// Polls the kernel only every `passes` passes while sources in memory are watched; takes effect at once.
     pub fn set_kernel_every(&self, passes: u32) {
         self.kernel_every.store(passes.max(1), Ordering::Relaxed);
     }
@@ -138,8 +138,8 @@ impl Engine {
         done
     }
 
-    /// Turns the engine until `done` says so or the deadline (in nanoseconds of [`time::now_ns`]) passes; returns what `done` last
-    /// said. Spins as the policy allows, then sleeps. `done` is asked again after every pass that did something, by whatever thread.
+    /// Runs the engine until `done` returns true or the deadline (in nanoseconds of [`time::now_ns`]) passes; returns the last result of
+    /// `done`. Spins as the policy allows, then sleeps. `done` is called again after every pass that did something, on whatever thread.
     pub fn wait_until(&self, waiter: &Waiter, deadline: Option<u64>, mut done: impl FnMut() -> bool) -> bool {
         let mut sleep = self.sleeper();
         loop {
@@ -170,8 +170,8 @@ impl Engine {
         pass.is_multiple_of(self.kernel_every.load(Ordering::Relaxed)) || !self.classes.any_waiting()
     }
 
-    /// Takes events from the kernel, waiting for them up to `timeout` nanoseconds (`None`: for ever), and makes sources runnable.
-    /// Only the `leader` takes the doorbell out, which is for nobody else.
+    /// Takes events from the kernel, waiting for them up to `timeout` nanoseconds (`None`: for ever), and makes sources runnable. Only the
+    /// `leader` takes the doorbell out, which is for it alone.
     fn poll_kernel(&self, timeout: Option<u64>, leader: bool) {
         let mut events = [const { core::mem::MaybeUninit::uninit() }; EVENTS];
         let limit = timeout.map(timespec);
@@ -210,7 +210,7 @@ pub struct Registration {
 }
 
 impl Registration {
-    /// Makes the source runnable, and wakes whoever sleeps for the engine.
+    /// Makes the source runnable, and wakes a thread that sleeps for the engine.
     pub fn wake(&self) {
         self.engine.classes.of(self.entry.class()).wake(&self.entry);
         self.engine.ring();
@@ -230,7 +230,7 @@ impl Registration {
         self.drop_signal(self.entry.take_signal());
     }
 
-    /// Makes the source runnable once that time has come (nanoseconds of [`time::now_ns`]), if somebody runs the engine.
+    /// Makes the source runnable once that time has come (nanoseconds of [`time::now_ns`]), if a thread runs the engine.
     pub fn wake_at(&self, at: u64) {
         self.engine.timers.add(at, self.entry.key());
         self.engine.ring();

@@ -1,4 +1,4 @@
-//! Layer 1, arbitration: who is polled how often, and how a waiter waits.
+//! Layer 1, arbitration: which source is polled how often, and how a waiter waits.
 //!
 //! * [`driver`]: the contracts a driver keeps;
 //! * [`message`]: the contract of drivers that carry messages among many nodes;

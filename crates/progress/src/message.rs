@@ -1,9 +1,10 @@
 //! The contract between the engine and drivers of *messages*: frames from any node of a job to any other.
 //!
 //! ```text
-//!   MessageDriver --open--> Port --link(address)--> Link    send(link, head, body)
+//!   MessageDriver --open--> Port --link(address)--> LinkIndex    send(link, head, body)
 //!                             |--poll--> Sink: up, frame | place + arrived, down
-//! ``` A process has one [`Port`] per driver, whatever the number of its peers: a poll reads one place. A frame is a head, which the layer
+//! ```
+//! A process has one [`Port`] per driver, whatever the number of its peers: a poll reads one place. A frame is a head, which the layer
 //! above understands, and a body. Frames of one link arrive whole, once, and in the order they were sent.
 //!
 //! **Copies.** A body is taken from the sender's buffers when it is sent; what a link cannot take at once stays there, and the frame is
@@ -11,8 +12,8 @@
 //!
 //! **Threads.** A port is used by one thread at a time (`&mut self`); it starts none and never blocks.
 //!
-//! **Waiting.** Who polls needs nothing else. To sleep: [`Port::arm`] (true: poll again instead), then poll the [`Port::descriptor`]s of
-//! all ports at most until the earliest [`Port::deadline`]; afterwards call [`Port::woken`] and poll.
+//! **Waiting.** A polling caller needs nothing else. To sleep: [`Port::arm`] (true: poll again instead), then poll the
+//! [`Port::descriptor`]s of all ports at most until the earliest [`Port::deadline`]; afterwards call [`Port::woken`] and poll.
 
 use std::io::IoSlice;
 use std::os::fd::BorrowedFd;
@@ -28,7 +29,7 @@ pub const MAX_HEAD: usize = 64;
 
 /// A peer as one port knows it: an index, small and dense, never used again while the port lives.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub struct Link(pub u32);
+pub struct LinkIndex(pub u32);
 
 /// A way to move messages between nodes.
 pub trait MessageDriver: Send + Sync {
@@ -50,55 +51,55 @@ pub trait Port: Send {
     /// Adds to our own address what others need to reach this port.
     fn publish(&self, address: &mut NodeAddress);
 
-    /// Begins to reach a node, or tells the link there already is, for instance because the peer was first. Does not block. The link
-    /// is usable once [`Sink::up`] told so; until then [`Port::send`] takes nothing. `Err`: one sentence why this driver will never
-    /// reach that node (another host, another user, nothing published).
+    /// Begins to reach a node, or returns the link there already is, for instance because the peer was first. Does not block. The link is
+    /// usable once [`Sink::up`] was called; until then [`Port::send`] takes nothing. `Err`: one sentence why this driver will never reach
+    /// that node (another host, another user, nothing published).
     ///
-    /// To ask again for a link that is not up gives the attempt its whole time again.
+    /// Another call for a link that is not up gives the attempt its whole time again.
     ///
-    /// A node that cannot be dialled from here (a firewall, NAT) is reached only if it links to us, so whoever waits long for a node
+    /// A node that cannot be dialled from here (a firewall, NAT) is reached only if it links to us. So a process that waits long for a node
     /// should link to it too.
-    fn link(&mut self, to: &NodeAddress) -> Result<Link, String>;
+    fn link(&mut self, to: &NodeAddress) -> Result<LinkIndex, String>;
 
     /// Sends the frame made of `head` (at most [`MAX_HEAD`] bytes) and the pieces of `body`, of which the first `skip` bytes of head
     /// and body together were taken by earlier calls. Does not block; the buffers are the caller's again when it returns. Every piece
     /// of `body` is passed again each time. Once a call took part of a frame, only the rest of it may be sent on that link; a short
     /// frame is taken whole or not at all.
-    fn send(&mut self, link: Link, head: &[u8], body: &[IoSlice<'_>], skip: usize) -> Result<Sent, LinkError>;
+    fn send(&mut self, link: LinkIndex, head: &[u8], body: &[IoSlice<'_>], skip: usize) -> Result<Sent, LinkError>;
 
-    /// Looks for frames, links that came up and links that went down, bounded work; returns how much there was. An idle poll costs no
-    /// system call (a driver of descriptors makes one every so many polls, or when told by [`Port::woken`]). `sink` may not be entered
-    /// again from within.
+    /// Polls for frames, links that came up and links that went down, bounded work; returns how much there was. An idle poll costs no
+    /// system call (a driver of descriptors makes one every so many polls, or after [`Port::woken`]). `sink` must not be entered again from
+    /// within.
     fn poll(&mut self, sink: &mut dyn Sink) -> usize;
 
     /// Bodies up to this many bytes are short. Never changes.
     fn short(&self) -> usize;
 
-    /// Bodies up to this many bytes are better sent at once than after asking whether they are wanted, though those that are not must
-    /// be kept and copied; 0 where nothing is known of that. Never changes.
+    /// Bodies up to this many bytes are better sent eagerly than by rendezvous, though unexpected ones must be kept and copied; 0 where
+    /// nothing is known of that. Never changes.
     fn unasked(&self) -> usize {
         0
     }
 
-    /// Copies from the memory of the peer straight to ours: from `remote` (address and length in the peer's process) to `local`,
-    /// the lengths being equal in sum. Blocks for as long as the copy takes. [`SingleCopy::No`] where the system forbids it or the driver
-    /// cannot: the caller sends frames instead. Both sides vouch for their pieces: the peer for `remote` until it is told that the
-    /// copy is over, the caller for `local` during the call.
-    fn pull(&mut self, _link: Link, _remote: &[(u64, usize)], _local: &[(u64, usize)]) -> SingleCopy {
+    /// Copies from the memory of the peer straight to ours: from `remote` (address and length in the peer's process) to `local`, the
+    /// lengths being equal in sum. Blocks for as long as the copy takes. [`SingleCopy::No`] where the system forbids it or the driver
+    /// cannot: the caller sends frames instead. Each side guarantees its pieces: the peer `remote` until it is notified that the copy is
+    /// over, the caller `local` during the call.
+    fn pull(&mut self, _link: LinkIndex, _remote: &[(u64, usize)], _local: &[(u64, usize)]) -> SingleCopy {
         SingleCopy::No
     }
 
     /// The same the other way: from `local` to `remote`.
-    fn push(&mut self, _link: Link, _local: &[(u64, usize)], _remote: &[(u64, usize)]) -> SingleCopy {
+    fn push(&mut self, _link: LinkIndex, _local: &[(u64, usize)], _remote: &[(u64, usize)]) -> SingleCopy {
         SingleCopy::No
     }
 
-    /// Ends a link: the peer broke the protocol of the layer above, or is not wanted any more. Nothing is received or sent on it from
-    /// now on, no memory that was placed for it is touched again, the peer is told that it is down, and [`Sink::down`] is not told
-    /// here. A link that is down already, or never was: nothing happens.
-    fn cut(&mut self, link: Link);
+    /// Ends a link: the peer broke the protocol of the layer above, or is not wanted any more. From now on nothing is received or sent on
+    /// it, and no memory that was placed for it is touched. The peer gets a [`Sink::down`]; this side does not. A link that is down
+    /// already, or never was: nothing happens.
+    fn cut(&mut self, link: LinkIndex);
 
-    /// Announces that nobody polls from now on until a descriptor is reported. True: something is there; do not sleep.
+    /// Announces that there is no further poll until a descriptor is reported. True: something is there; do not sleep.
     fn arm(&mut self) -> bool;
 
     /// The descriptor to poll for input, the same one for the life of the port; `None`: nothing ever comes by itself.
@@ -113,16 +114,16 @@ pub trait Port: Send {
     }
 
     /// Where the peer of a link was last seen running.
-    fn peer(&self, _link: Link) -> Peer {
+    fn peer(&self, _link: LinkIndex) -> Peer {
         Peer::Unknown
     }
 
     /// How the link goes, for people: for instance `10.0.0.1:4000 -> 10.0.0.2:4001`, or `inbox, single copy`; and candidates tried
     /// and rejected, each with its reason.
-    fn explain(&self, link: Link) -> Explained;
+    fn explain(&self, link: LinkIndex) -> Explained;
 }
 
-/// What a port tells of a link.
+/// What a port reports about a link.
 #[derive(Clone, Default, Debug)]
 pub struct Explained {
     /// How it goes; empty while it is not up.
@@ -158,7 +159,7 @@ pub enum LinkError {
     /// Nothing worked in time. Says which addresses were tried, and what each gave.
     #[error("cannot reach node {node}: {tried}")]
     Unreachable {
-        /// Whom.
+        /// The node.
         node: NodeId,
         /// Address by address.
         tried: String,
@@ -197,23 +198,23 @@ pub type Placement = Vec<Piece>;
 /// The layer above, as a port sees it. It may not call the port from within.
 pub trait Sink {
     /// A link is usable, by our wish or the peer's. The id was verified.
-    fn up(&mut self, link: Link, node: NodeId);
+    fn up(&mut self, link: LinkIndex, node: NodeId);
 
-    /// A link is down for good; told once.
-    fn down(&mut self, link: Link, why: LinkError);
+    /// A link is down for good; called once.
+    fn down(&mut self, link: LinkIndex, why: LinkError);
 
-    /// The other end of a link, its system too, has not answered for so many seconds; told once each time. The link is not down yet.
-    fn silent(&mut self, _link: Link, _seconds: u64) {}
+    /// The other end of a link, its system too, has not answered for so many seconds; called once each time. The link is not down yet.
+    fn silent(&mut self, _link: LinkIndex, _seconds: u64) {}
 
     /// A frame is here whole. The bytes are lent until this returns.
-    fn frame(&mut self, link: Link, head: &[u8], body: &[u8]);
+    fn frame(&mut self, link: LinkIndex, head: &[u8], body: &[u8]);
 
-    /// A frame's body of `len` bytes is on its way: appends to `placement`, which is empty, where it goes. The pieces must stay valid
-    /// until [`Sink::arrived`] or [`Sink::down`] is told for this link. Pieces of less than `len` bytes in sum: the rest is thrown away.
-    fn place(&mut self, link: Link, head: &[u8], len: usize, placement: &mut Placement);
+    /// A frame's body of `len` bytes is on its way: appends to `placement`, which is empty, where it goes. The pieces must stay valid until
+    /// [`Sink::arrived`] or [`Sink::down`] is called for this link. Pieces of less than `len` bytes in sum: the rest is dropped.
+    fn place(&mut self, link: LinkIndex, head: &[u8], len: usize, placement: &mut Placement);
 
     /// The body of the frame that was placed last on this link has arrived.
-    fn arrived(&mut self, link: Link, head: &[u8]);
+    fn arrived(&mut self, link: LinkIndex, head: &[u8]);
 
     /// Whether tasks outnumber processors, so that much may happen from one poll to the next.
     fn crowded(&self) -> bool {

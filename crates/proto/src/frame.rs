@@ -1,10 +1,10 @@
-//! How frames lie in a stream of bytes: eight bytes that say how long head and body are, then both.
+//! How frames lie in a stream of bytes: eight bytes with the lengths of head and body, then both.
 //!
 //! ```text
 //!   0 mark   1 length of the head   2 length of the body, 48 bits, little end first   8 head   body
 //! ```
-//! Where both sides agree on it there may be padding between frames, which begins with another mark and means nothing: by it a sender
-//! chooses where a body lies. And there may be notes, of those who carry the frames to each other.
+//! Where both sides agree on it there may be padding between frames. It begins with another mark and means nothing; a sender uses it to
+//! choose where a body lies. There may also be notes between the two ends that carry the frames.
 
 /// Bytes before a head.
 pub const PREFIX: usize = 8;
@@ -14,14 +14,14 @@ pub const MAX_HEAD: usize = 64;
 pub const MAX_BODY: u64 = (1 << 47) - 1;
 
 const MARK: u8 = 0xA7;
-/// Before padding: this byte, one that says how many follow, and those.
+/// Before padding: this byte, one with the number that follow, and those.
 const PADDING: u8 = 0xA8;
 /// The least and the most bytes of padding.
 pub const MIN_PADDING: usize = 2;
 /// See [`MIN_PADDING`].
 pub const MAX_PADDING: usize = MIN_PADDING + u8::MAX as usize;
 
-/// Before a note: this byte, one that says how many follow, and those.
+/// Before a note: this byte, one with the number that follow, and those.
 const NOTE: u8 = 0xA9;
 
 /// The bytes that go before a head; `None` where one of the two is too long.
@@ -94,7 +94,7 @@ impl Front<'_> {
     }
 }
 
-/// Looks at the front of a stream. Bodies of more than `short` bytes are long.
+/// Parses the front of a stream. Bodies of more than `short` bytes are long.
 #[inline]
 pub fn front(bytes: &[u8], short: usize) -> Result<Front<'_>, Nonsense> {
     let Some((first, rest)) = bytes.split_first_chunk::<PREFIX>() else {
@@ -130,8 +130,7 @@ pub fn padded(bytes: &[u8]) -> Result<usize, usize> {
     if zeros.len() < usize::from(more) { Err(len) } else { Ok(len) }
 }
 
-/// The note a stream begins with: bytes taken, and what it says; `Ok(None)` where none begins. `Err`: at least so many bytes must be
-/// there.
+/// The note a stream begins with: bytes taken, and its text; `Ok(None)` where none begins. `Err`: at least so many bytes are needed.
 #[inline]
 pub fn noted(bytes: &[u8]) -> Result<Option<(usize, &[u8])>, usize> {
     let [NOTE, rest @ ..] = bytes else { return Ok(None) };
@@ -196,7 +195,7 @@ mod tests {
                 let long = Front::Long { head, len: body.len() as u64 };
                 prop_assert_eq!(seen, if body.len() <= short { whole } else { long });
                 let len = PREFIX + head.len() + body.len();
-                // Every shorter piece asks for more, and for no more than there will be.
+                // Every shorter piece requires more, and no more than there will be.
                 let (begin, needed) = (&rest[..len], seen.taken());
                 for cut in 0..needed {
                     match front(&begin[..cut], short).unwrap() {

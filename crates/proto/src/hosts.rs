@@ -1,5 +1,5 @@
-//! The hosts of a grid as a daemon writes them down for the programs of its host: which address and which name is whose, and whether
-//! connections there go through the daemon. Text, a line for each host, so that it can be read where nothing may be allocated.
+//! The hosts of a grid, written by a daemon for the programs of its host: the addresses and the name of each, and whether connections there
+//! go through the daemon. Text, one line per host, so that it can be read without allocation.
 //!
 //! ```text
 //!  madrigal-hosts 1
@@ -8,8 +8,8 @@
 //!  b1 enciphered 127.77.0.3 10.2.0.2 fd00:b::2
 //! ```
 //! The second line has the ports at which the daemon lets programs' sockets wait, by IPv4 and by IPv6, and those where they are refused.
-//! The first address of a host is its *alias*: it is given to no network card anywhere, and means this host whoever uses it. The others
-//! are the host's own, as far as nobody else in the grid has them.
+//! The first address of a host is its *alias*: no network card has it, and it means this host everywhere in the grid. The others are the
+//! host's own, unless another host of the grid has them, too.
 
 use core::net::{IpAddr, Ipv4Addr};
 
@@ -44,7 +44,7 @@ pub struct Entry<'a> {
     pub name: &'a str,
     /// How to connect to it, where it is called by an address of its own.
     pub how: How,
-    /// The address that is nobody else's.
+    /// The address that no other host has.
     pub alias: Ipv4Addr,
     addresses: &'a str,
 }
@@ -70,7 +70,7 @@ pub fn read_ports(text: &str) -> Option<Ports> {
     Some([next()?, next()?, next()?, next()?])
 }
 
-/// The ports that a file tells.
+/// The ports in a file.
 pub fn ports(text: &str) -> Option<Ports> {
     let mut lines = text.lines();
     let line = lines.next().filter(|line| *line == HEAD).and_then(|_| lines.next())?;

@@ -1,31 +1,31 @@
 //! One peer, many ways to it: all are tried, the likeliest a little earlier, again and again, until one answers or the time is over. Ways
-//! are its addresses, and this host's daemon, which gives them a head start where it may.
+//! are the peer's addresses, and this host's daemon, which gives the addresses a head start where it may.
 //!
-//! Time counts only while somebody looks: a process that computes for a minute between two looks has spent a second of its patience.
-//! While an address is connected and merely nobody there has answered yet, patience is [`LONGER`] times as long: the kernel of the
-//! peer connects, the process may be computing.
+//! Time counts only while the caller polls: a process that computes for a minute between two polls has spent a second of its patience.
+//! While an address is connected but has not answered yet, patience is [`LONGER`] times as long: the kernel of the peer connects, the
+//! process may be computing.
 
 use std::fmt::{self, Write as _};
 use std::net::SocketAddr;
 
 use madrigal_base::error::Os;
 
-/// How much longer one waits for somebody who is connected and does not answer.
+/// How much longer the patience is for a peer that is connected and does not answer.
 pub const LONGER: u64 = 40;
 /// The next address is tried so much later than the one before, unless that one has failed.
 const STAGGER: u64 = 25 * MS;
-/// The longest time between two looks that counts.
+/// The longest time between two polls that counts.
 const ATTENTION: u64 = 1000 * MS;
 /// So much earlier than the daemon the first address is tried, unless all fail before.
 const HEAD_START: u64 = 250 * MS;
-/// The daemon is asked so much later where an address is connected and merely nobody there has answered yet.
+/// The daemon is tried so much later if an address is connected but has not answered yet.
 const GRACE: u64 = 2000 * MS;
-/// The daemon is to say what it tried so long before the time is over.
+/// The daemon must report what it tried so long before the time is over.
 const REPORT: u64 = 750 * MS;
-/// What a daemon refuses may be there again soon, for so long.
+/// What a daemon refuses may be reachable again soon; it is tried for so long.
 const DOUBT: u64 = 1500 * MS;
 const MS: u64 = 1_000_000;
-/// What people call it.
+/// Its name in messages to the user.
 const DAEMON: &str = "the daemon";
 
 /// Where a peer may be found.
@@ -33,7 +33,7 @@ const DAEMON: &str = "the daemon";
 pub enum Way {
     /// At an address.
     At(SocketAddr),
-    /// By this host's daemon, which is asked for a port of a host of its grid.
+    /// By this host's daemon, which connects to a port of a host of its grid.
     Daemon {
         /// The host's name in the grid.
         host: String,
@@ -51,27 +51,27 @@ impl fmt::Display for Way {
     }
 }
 
-/// What is thought of a way before it is tried.
+/// Whether a way is tried.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Wish {
     /// It is wanted.
     Wanted,
     /// The user does not want it.
     NotWanted,
-    /// What goes there has to be enciphered, and that is the daemon's: it is tried only where there is none.
+    /// Traffic there should be encrypted, by the daemon: it is tried only where no daemon is up.
     Left,
-    /// It is not tried even then.
+    /// Traffic there must be encrypted: it is never tried.
     Barred,
 }
 
 /// Why a way did not do.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Why {
-    /// The system said so.
+    /// The system reported an error.
     System(Os),
     /// Nothing came back.
     Silent,
-    /// Somebody else answered, or closed when asked for the node.
+    /// Another node answered, or closed when the node was named.
     OtherNode,
     /// It is the peer, which kept another connection.
     Lost,
@@ -81,13 +81,13 @@ pub enum Why {
     Left,
     /// See `Left`.
     Barred,
-    /// The daemon says why not.
+    /// The daemon refused, with this reason.
     Refused(String),
     /// No daemon is up.
     NoDaemon,
 }
 
-/// What is to be done now.
+/// What the caller must do now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Act {
     /// Connect by the way of that index.
@@ -126,7 +126,7 @@ enum State {
 }
 
 impl Race {
-    /// Ways, likeliest first, and what is thought of them; `patience` in nanoseconds.
+    /// Ways, likeliest first, each with its wish; `patience` in nanoseconds.
     pub fn new(ways: &[(Way, Wish)], patience: u64, now: u64) -> Self {
         let mut at = now;
         let head = ways.iter().any(|(way, wish)| matches!(way, Way::At(_)) && *wish == Wish::Wanted);
@@ -151,7 +151,7 @@ impl Race {
         self.hurried = true;
     }
 
-    /// The next thing to do; to be asked until there is none. `hope`: the peer has begun to connect to us.
+    /// The next thing to do; call it until there is none. `hope`: the peer has begun to connect to us.
     pub fn next(&mut self, now: u64, hope: bool) -> Option<Act> {
         self.spent += now.saturating_sub(self.seen).min(ATTENTION);
         self.seen = self.seen.max(now);
@@ -202,12 +202,12 @@ impl Race {
         self.tries.get(i).map(|one| &one.to)
     }
 
-    /// How long a daemon may try, so that it can still say what it tried.
+    /// How long a daemon may try, so that it can still report what it tried.
     pub fn left(&self) -> u64 {
         self.patience.saturating_sub(self.spent).saturating_sub(REPORT).max(REPORT)
     }
 
-    /// A connection stands; whose it is must show.
+    /// A connection is up; its node id is not known yet.
     pub fn connected(&mut self, i: usize) {
         let Some(one) = self.tries.get_mut(i) else { return };
         one.state = State::Open;
@@ -237,7 +237,7 @@ impl Race {
         one.why = Some(why);
         let left = self.tries.iter_mut().filter(|one| alone && one.why == Some(Why::Left));
         left.for_each(|one| (one.state, one.why) = (State::Due(now), None));
-        // Who has not been tried waits for nobody that failed; the daemon waits for all addresses.
+        // A way not tried yet does not wait for failed ones; the daemon waits for all addresses.
         let busy = |one: &Try| !one.is_daemon() && matches!(one.state, State::Dialing(_) | State::Open);
         let busy = self.tries.iter().any(busy);
         let mut fresh = self.tries.iter_mut().filter(|one| one.count == 0 && one.state != State::Never);
@@ -270,7 +270,7 @@ impl Try {
         matches!(self.to, Way::Daemon { .. })
     }
 
-    /// When an attempt that began then is given up. The daemon says so itself.
+    /// When an attempt that began at `since` is given up. The daemon reports that itself.
     fn ends(&self, since: u64) -> u64 {
         if self.is_daemon() { u64::MAX } else { since + patience_of(self.count) }
     }
@@ -304,7 +304,7 @@ impl Try {
 /// `ECONNREFUSED`: the host is there, the listener not yet.
 const REFUSED: i32 = 111;
 
-/// How long an attempt to connect may take; the kernel would ask again after a second at the earliest.
+/// How long an attempt to connect may take; the kernel would repeat its SYN after a second at the earliest.
 fn patience_of(count: u32) -> u64 {
     (400 * MS).wrapping_shl(count.saturating_sub(1).min(4)).min(4000 * MS)
 }
@@ -323,7 +323,7 @@ mod tests {
         Race::new(&["10.0.0.1:1", "10.0.0.2:1", "10.0.0.3:1"].map(address), PATIENCE, now)
     }
 
-    /// Two addresses of which this is thought, and the daemon.
+    /// Two addresses with this wish, and the daemon.
     fn with_daemon(wish: Wish) -> Race {
         let at = |text: &str| (Way::At(text.parse().unwrap()), wish);
         let daemon = Way::Daemon { host: "b1".to_owned(), port: 1 };

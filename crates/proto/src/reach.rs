@@ -2,9 +2,10 @@
 //!
 //! ```text
 //!   seek, accepted, connected, failed, bytes, tick --> Reach --> Action: dial, send, close, up, unreachable
-//! ``` Either side may open: a node that cannot be dialled from here may dial us. The connection that comes first is reported with the
-//! node's id. Connections are known by a key. Once one is up it is the owner's, and the machine knows it no more; [`Reach::gone`] tells
-//! that it ended. A connection that is up may be a makeshift ([`Reach::makeshift`]): a direct one that comes takes its place.
+//! ```
+//! Either side may open: a node that cannot be dialled from here may dial us. The connection that comes first is reported with the node's
+//! id. Connections are known by a key. Once one is up it is the owner's, and the machine forgets it; [`Reach::gone`] reports its end. A
+//! connection that is up may be a makeshift ([`Reach::makeshift`]): a direct one that comes takes its place.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -28,7 +29,7 @@ pub struct Limits {
     pub unauthenticated: usize,
 }
 
-/// What the owner is to do.
+/// What the owner must do.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Action {
     /// Begin to connect; then call [`Reach::connected`] or [`Reach::failed`].
@@ -37,7 +38,7 @@ pub enum Action {
         key: Key,
         /// Whereto.
         to: Way,
-        /// Nanoseconds in which a daemon is to do it, or to answer why not.
+        /// Nanoseconds in which a daemon must do it, or answer why not.
         within: u64,
     },
     /// Send these bytes on it: there is always room.
@@ -61,7 +62,7 @@ pub enum Action {
     },
     /// Nothing worked in time.
     Unreachable {
-        /// Whom.
+        /// The node.
         node: NodeId,
         /// Address by address.
         tried: String,
@@ -146,7 +147,7 @@ impl Reach {
         }
     }
 
-    /// Begins to look for a node by these ways, likeliest first. Nothing happens where it is sought or up already.
+    /// Begins to dial a node by these ways, likeliest first. Nothing happens if it is dialled or up already.
     pub fn seek(&mut self, node: NodeId, ways: &[(Way, Wish)], now: u64) {
         let peer = self.peers.entry(node).or_default();
         if peer.up || peer.race.is_some() || node == self.me {
@@ -157,8 +158,8 @@ impl Reach {
         self.advance(node, now);
     }
 
-    /// Begins to look for a node whose connection was lost. Where a daemon answers that there is no way this is over soon: the process has
-    /// most likely ended.
+    /// Begins to dial a node whose connection was lost. If a daemon answers that there is no way, this ends soon: the process has most
+    /// likely ended.
     pub fn seek_again(&mut self, node: NodeId, ways: &[(Way, Wish)], now: u64) {
         self.seek(node, ways, now);
         if let Some(race) = self.peers.get_mut(&node).and_then(|peer| peer.race.as_mut()) {
@@ -334,7 +335,7 @@ impl Reach {
         Some(connection)
     }
 
-    /// Keeps nothing of a node with which there is nothing.
+    /// Removes the entry of a node without connection, race or callers.
     fn forget(&mut self, node: NodeId) {
         if self.peers.get(&node).is_some_and(|peer| !peer.up && peer.race.is_none() && peer.callers == 0) {
             self.peers.remove(&node);

@@ -1,12 +1,12 @@
-//! One connection over several streams, one after another. What goes out is numbered and kept until the other end has it; where the
-//! stream that it goes by breaks, both ends say how far they are, and go on from there on another one: no byte is lost, none comes twice.
+//! One connection over several streams, one after another. What goes out is numbered and kept until the other end has it. If the stream
+//! breaks, both ends report how far they are, and go on from there on another one: no byte is lost, none comes twice.
 //!
 //! ```text
 //!   push, end --> [ Resumable ] --> output, took: bytes for the stream     data 1  length, 2  bytes      ack 2  position, 8      end 3
 //!                 [           ] <-- handle:       bytes of the stream
 //! ```
-//! A position is a number of bytes from the beginning; the end counts as one more. Numbers have their little end first. No I/O, no clock;
-//! whatever a peer sends, nothing here panics or grows: what is kept is bounded by whoever pushes, who may also have it forgotten.
+//! A position is a number of bytes from the beginning; the end counts as one more. Numbers have their little end first. No I/O, no clock.
+//! Whatever a peer sends, nothing here panics or grows: the caller of `push` bounds what is kept, and may also have it forgotten.
 
 mod kept;
 
@@ -16,18 +16,18 @@ use crate::mux::QUANTUM;
 
 /// The most bytes of one record: with its head they fill two quanta of a stream.
 pub const LONGEST: usize = 2 * QUANTUM - 3;
-/// So many bytes are taken before the other end is told, unless there is something else to tell it; and on a stream that has carried more
-/// than a hundred times the latter.
+/// So many bytes are taken before they are acknowledged, unless there is something else to send; the second number is for a stream that has
+/// carried more than a hundred times as much.
 const EVERY: (u64, u64) = (16 << 10, 256 << 10);
 const MANY: u64 = 100 * EVERY.1;
-/// More memory than this is given back when nothing is kept: thousands of streams may be open that have nothing to say.
+/// More memory than this is given back when nothing is kept: thousands of streams may be open and idle.
 const SPARE: usize = 64 << 10;
 
 const DATA: u8 = 1;
 const ACK: u8 = 2;
 const END: u8 = 3;
 
-/// What nobody may send.
+/// What no peer may send.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("the peer's count of a stream makes no sense")]
 pub struct Nonsense;
@@ -39,7 +39,7 @@ pub enum Received<'a> {
     Bytes(&'a [u8]),
     /// Nothing more will come.
     End,
-    /// Nothing for whoever reads.
+    /// Nothing to read.
     Nothing,
 }
 
@@ -54,18 +54,18 @@ pub struct Resumable {
     highest: u64,
     acked: u64,
     ended: bool,
-    /// A head that is to be written, from `at` on, and the bytes that follow it.
+    /// A head that must be written, from `at` on, and the bytes that follow it.
     head: [u8; 12],
     at: usize,
     len: usize,
     body: usize,
-    /// The position that came, and that the other end was told.
+    /// The position that came, and the one that was acknowledged.
     got: u64,
     acked_here: u64,
     over: bool,
     /// What comes again.
     skip: u64,
-    /// A head of which a part came, and the bytes that follow it.
+    /// A head, as far as it came, and the bytes that follow it.
     front: [u8; 9],
     filled: usize,
     left: usize,
@@ -106,7 +106,7 @@ impl Resumable {
         self.got
     }
 
-    /// The position that the other end said it has.
+    /// The position that the other end has acknowledged.
     pub fn acked(&self) -> u64 {
         self.acked
     }
@@ -128,7 +128,7 @@ impl Resumable {
         self.kept.shrink();
     }
 
-    /// What is to be written to the stream next, in two pieces; the first may be empty.
+    /// What must be written to the stream next, in two pieces; the first may be empty.
     pub fn output(&mut self) -> Option<[&[u8]; 2]> {
         if self.at == self.len && self.body == 0 {
             self.begin();
@@ -150,7 +150,7 @@ impl Resumable {
         self.highest = self.highest.max(self.next);
     }
 
-    /// Takes the front of what came by the stream: what it says, and how many bytes it was.
+    /// Takes the front of what came by the stream: its meaning, and how many bytes it was.
     pub fn handle<'a>(&mut self, bytes: &'a [u8]) -> Result<(Received<'a>, usize), Nonsense> {
         if self.left > 0 {
             let count = self.left.min(bytes.len());
@@ -184,8 +184,8 @@ impl Resumable {
         self.handle_head().map(|received| (received, count))
     }
 
-    /// The connection goes on by another stream, from its beginning: the other end has `theirs`, and was told that `ours` is here. Whether
-    /// what it has not is here still; if not, nothing has changed.
+    /// The connection goes on by another stream, from its beginning. The other end has `theirs`, and was sent `ours`. Returns whether what
+    /// it lacks is still kept; if not, nothing has changed.
     pub fn resume(&mut self, ours: u64, theirs: u64) -> bool {
         if theirs < self.base || theirs < self.acked || theirs > self.highest || ours > self.got {
             return false;

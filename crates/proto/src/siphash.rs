@@ -1,4 +1,4 @@
-//! SipHash-2-4 (Aumasson, Bernstein 2012): a short tag of a short message that only who knows the key can make.
+//! SipHash-2-4 (Aumasson, Bernstein 2012): a short tag of a short message that only an owner of the key can make.
 
 /// The tag of the words' bytes, little end first.
 pub(crate) fn tag(key: [u64; 2], words: &[u64]) -> u64 {

@@ -1,18 +1,19 @@
-//! Two processes that meet on a connection prove to each other who they are, and agree whether to keep it.
+//! Two processes that meet on a connection authenticate each other, and agree whether to keep it.
 //!
 //! ```text
 //!   caller                                   callee
-//!     Hello   nonce, who calls, proof  ---->            who does not know our node id gets no answer
+//!     Hello   nonce, caller, proof  ---->               a caller without our node id gets no answer
 //!             <----  Answer   nonce, welcome or taken, proof
 //!   and, of the two, the one with the larger node id leads:
 //!     caller leads:   Go      ---->                    both keep this connection
 //!     callee leads:   Ready   ---->,   <----   Go       the same
-//! ``` A proof is a keyed hash; the key is the callee's node id, from the answer on together with the caller's. So an address that leads to
+//! ```
+//! A proof is a keyed hash. The key is the callee's node id, from the answer on together with the caller's. So an address that leads to
 //! another process (another host's bridge of the same number, another process that got the port) gives neither side away. What was read on
 //! one connection proves nothing on the next: both nonces are part of every later proof. It is no encryption: an observer of all bytes that
 //! tries all 2^48 keys learns the node ids.
 //!
-//! The leader sends Go on one connection only, however many there are between two processes, and whichever called.
+//! The leader sends Go on one connection only, however many there are between two processes, and whichever side called.
 
 use madrigal_base::node::NodeId;
 
@@ -43,7 +44,7 @@ pub struct Unauthenticated;
 pub enum Next {
     /// Nothing yet.
     Wait,
-    /// A callee knows the caller: [`Talk::welcome`] it or not.
+    /// A callee has the caller's id: [`Talk::welcome`] it or not.
     Caller(NodeId),
     /// A caller was answered by the right node, and waits for its Go.
     Answered,
@@ -51,7 +52,7 @@ pub enum Next {
     Taken,
     /// We lead: [`Talk::go`], or drop the connection.
     Choose,
-    /// The leader sent Go: the connection is to be kept.
+    /// The leader sent Go: the connection is kept.
     Chosen,
 }
 
@@ -94,7 +95,7 @@ impl Bond {
     }
 }
 
-/// A number that stands for a node where everybody may read it. It can be made from the id, but the id hardly from it.
+/// A number that stands for a node where every process may read it. The id yields the number; the number hardly yields the id.
 pub fn pseudonym(node: NodeId) -> u64 {
     siphash::tag([node.number(), NAME], &[])
 }
@@ -121,7 +122,7 @@ fn same(a: u64, b: u64) -> bool {
 }
 
 impl Talk {
-    /// The caller's side, with its first words. The nonce is random.
+    /// The caller's side, with its first message. The nonce is random.
     pub fn call(me: NodeId, callee: NodeId, nonce: u64) -> (Self, [u8; LONG]) {
         let bond = Bond { caller: me, callee, asked: nonce, answered: 0 };
         let id = me.number();
@@ -134,7 +135,7 @@ impl Talk {
         Self { me, nonce, bond: None, stage: Stage::Hello, got: [0; LONG], len: 0 }
     }
 
-    /// How many bytes it takes now; what comes behind them may be something else. 0: none, somebody decides next.
+    /// How many bytes it takes now; what comes behind them may be something else. 0: none until the caller decides.
     pub fn wants(&self) -> usize {
         let whole = match self.stage {
             Stage::Hello | Stage::Answer => LONG,
@@ -149,7 +150,7 @@ impl Talk {
         matches!(self.stage, Stage::Ready | Stage::Go)
     }
 
-    /// Takes bytes, at most [`Talk::wants`]; what is to be sent goes to `out`.
+    /// Takes bytes, at most [`Talk::wants`]; appends what must be sent to `out`.
     pub fn take(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<Next, Unauthenticated> {
         let end = self.len + bytes.len();
         let fits = bytes.len() <= self.wants();

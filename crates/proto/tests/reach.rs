@@ -1,4 +1,4 @@
-//! Processes that look for each other in a virtual network with virtual time: random delays, firewalls, addresses that several hosts
+//! Processes that seek each other in a virtual network with virtual time: random delays, firewalls, addresses that several hosts
 //! have, connections that break. However it goes, two processes end up with one connection, the same one, and lose no byte.
 #![allow(missing_docs)]
 
@@ -24,7 +24,7 @@ impl Noise {
     }
 }
 
-/// One end of a connection: whose, and by which key.
+/// One end of a connection: its node, and its key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct EndOf {
     node: usize,
@@ -271,7 +271,7 @@ fn two(seed: u64) -> World {
     world.leads[i].insert(open, Leads::To(j));
     let spread = 1 + world.noise.below(500);
     for (node, whom) in [(i, j), (j, i)] {
-        // The one who can dial does; the other one perhaps.
+        // The node that can dial does; the other one perhaps.
         if node == i || world.noise.below(3) > 0 {
             let at = world.noise.below(spread * MS);
             world.at(at, Event::Seek { node, whom });

@@ -1,4 +1,4 @@
-//! The conversation of two processes that meet: who gets in, and who learns nothing.
+//! The conversation of two processes that meet: which are let in, and which learn nothing.
 #![allow(missing_docs)]
 
 use madrigal_base::node::NodeId;
@@ -81,7 +81,7 @@ fn what_was_heard_before_proves_nothing() {
     listen.welcome(false, &mut answer);
     handle(&mut call, &answer, 1, &mut vec![]).unwrap();
     call.go(&mut go);
-    // All of the caller's words once more, to the same callee with another nonce.
+    // All of the caller's messages once more, to the same callee with another nonce.
     let (_, hello) = Talk::call(node(9), node(5), 11);
     let mut again = Talk::listen(node(5), 23);
     assert_eq!(handle(&mut again, &hello, 1, &mut vec![]), Ok(Next::Caller(node(9))));
@@ -91,7 +91,7 @@ fn what_was_heard_before_proves_nothing() {
 
 proptest! {
     #[test]
-    fn one_wrong_bit_anywhere_is_a_stranger(bit in 0usize..LONG * 8, step in 0usize..STEP * 8, lead: bool) {
+    fn one_wrong_bit_anywhere_is_refused(bit in 0usize..LONG * 8, step in 0usize..STEP * 8, lead: bool) {
         let (low, high) = (5, 9);
         let (caller, callee) = if lead { (high, low) } else { (low, high) };
         let (_, mut hello) = Talk::call(node(caller), node(callee), 11);

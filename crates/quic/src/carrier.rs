@@ -11,8 +11,8 @@ pub trait Carrier {
     /// When it takes the next datagram, if it is a matter of time alone; else `u64::MAX`.
     fn ready_at(&self) -> u64;
 
-    /// Takes a datagram, to be sent as soon as congestion control lets it; gives it back: not now. Few wait: what waits cannot be taken back.
-    /// One that is too long by now is taken, and lost.
+    /// Takes a datagram, to be sent as soon as congestion control lets it; gives it back: not now. Few wait: what waits cannot be taken
+    /// back. One that is too long by now is taken, and lost.
     fn send(&mut self, datagram: Vec<u8>) -> Result<(), Vec<u8>>;
 
     /// A datagram that came.

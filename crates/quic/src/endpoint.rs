@@ -31,11 +31,11 @@ const SEGMENTS: NonZeroUsize = NonZeroUsize::new(16).unwrap();
 const HEADERS: u64 = 32;
 /// No packet is longer.
 const PACKET: u64 = 1500;
-/// With so many connections under way whoever begins another one has to show first that it is where it says.
+/// With so many connections under way, another dialler must first prove its address.
 const MANY: usize = 32;
-/// No more connections are accepted.
+/// The most connections; further ones are refused.
 const MOST: usize = 256;
-/// Answers to those who have no connection yet that wait; of more the oldest goes.
+/// Answers to peers without a connection that wait; beyond them the oldest is dropped.
 const ANSWERS: usize = 64;
 
 /// A connection of an endpoint.
@@ -54,7 +54,7 @@ pub enum Event {
         /// The other end's certificates.
         chain: Vec<rustls::pki_types::CertificateDer<'static>>,
     },
-    /// It is no more.
+    /// It has ended.
     Closed {
         /// Which.
         key: Key,
@@ -63,7 +63,7 @@ pub enum Event {
     },
 }
 
-/// Where bytes are to go.
+/// The destination of bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Outgoing {
     /// To this address.
@@ -100,7 +100,7 @@ pub struct Connection {
     control: Option<StreamId>,
     pace: Pace,
     shared: Shared,
-    /// Nothing but datagrams is to be sent: noq-proto sends those first, and what is lost of the control stream would never go again.
+    /// Nothing but datagrams waits to be sent: noq-proto sends those first, and would never repeat what is lost of the control stream.
     quiet: bool,
     /// A datagram waits for that.
     again: bool,
@@ -110,7 +110,7 @@ pub struct Connection {
 
 /// One end of all connections over a socket. Times are nanoseconds of any one clock.
 #[derive(Debug)]
-pub struct Endpoint {
+pub struct QuicEndpoint {
     quic: noq_proto::Endpoint,
     client: ClientConfig,
     server: ServerConfig,
@@ -123,7 +123,7 @@ pub struct Endpoint {
     last_sender: Option<Key>,
 }
 
-impl Endpoint {
+impl QuicEndpoint {
     /// Connects by `client`, and accepts by `server`, TLS 1.3 both.
     pub fn new(client: Arc<rustls::ClientConfig>, server: Arc<rustls::ServerConfig>) -> Result<Self, ConnectError> {
         let tls = |error: &dyn std::fmt::Display| ConnectError::Tls(error.to_string());
@@ -143,7 +143,7 @@ impl Endpoint {
         })
     }
 
-    /// Begins a connection. Names are not looked at: ask the certificates of [`Event::Connected`].
+    /// Begins a connection. Names are not checked: check the certificates of [`Event::Connected`].
     pub fn connect(&mut self, now: u64, to: SocketAddr) -> Result<Key, ConnectError> {
         let (mut client, shared) = (self.client.clone(), Shared::default());
         client.transport_config(transport(shared.clone()));
@@ -157,7 +157,7 @@ impl Endpoint {
         self.connections.get_mut(&key)
     }
 
-    /// Ends a connection, and tells the other end why.
+    /// Ends a connection, and sends the other end the reason.
     pub fn close(&mut self, now: u64, key: Key, why: &str) {
         let now = self.at(now);
         if let Some(connection) = self.connections.get_mut(&key) {
@@ -210,7 +210,7 @@ impl Endpoint {
         }
     }
 
-    /// Bytes that are to be sent now, in the place of what is in `out`; `None`: there are none. Connections alternate.
+    /// Bytes that must be sent now replace what is in `out`; `None`: there are none. Connections alternate.
     pub fn transmit(&mut self, now: u64, out: &mut Vec<u8>) -> Option<Outgoing> {
         out.clear();
         if let Some((outgoing, bytes)) = self.answers.pop_front() {
@@ -238,7 +238,7 @@ impl Endpoint {
         behind.or_else(|| self.connections.first_key_value()).map(|(key, _)| *key)
     }
 
-    /// When [`Endpoint::handle_time`] is due; never: `u64::MAX`.
+    /// When [`QuicEndpoint::handle_time`] is due; never: `u64::MAX`.
     pub fn deadline(&self) -> u64 {
         let due = self.connections.values().filter_map(|connection| connection.quic.poll_timeout()).min();
         due.map_or(u64::MAX, |at| at.saturating_duration_since(self.epoch).as_nanos() as u64)
@@ -276,7 +276,7 @@ impl Endpoint {
         self.answers.push_back((outgoing(transmit), bytes));
     }
 
-    /// Passes on what a connection has to say to the endpoint, and to us.
+    /// Passes a connection's events on to the endpoint, and to us.
     fn settle(&mut self, key: Key) {
         let Some(connection) = self.connections.get_mut(&key) else { return };
         while let Some(event) = connection.quic.poll_endpoint_events() {

@@ -2,10 +2,10 @@
 //! them ([`madrigal_adapters::vrp`]). No socket, no clock: datagrams of UDP and the time go in, datagrams and a deadline come out.
 //!
 //! ```text
-//!   program --> [ Messages ] --> [ Carrier: a connection of an Endpoint ] --> datagrams of UDP
+//!   program --> [ Messages ] --> [ Carrier: a connection of an QuicEndpoint ] --> datagrams of UDP
 //! ```
 //! * [`Carrier`]: what messages need of a connection, eight calls; so that another implementation of QUIC can take the place of noq-proto.
-//! * [`Endpoint`]: connections, dialled and accepted, over one UDP socket. Who may connect the certificates say that its TLS is made with.
+//! * [`QuicEndpoint`]: connections, dialled and accepted, over one UDP socket. The certificates of its TLS decide which peers may connect.
 //! * [`Messages`]: both directions of loss-tolerant messages over one carrier.
 //!
 //! Congestion is controlled by the rate at which bytes arrive, as BBR does it: a loss is not taken for a full queue.
@@ -18,5 +18,5 @@ mod pace;
 mod rate;
 
 pub use carrier::Carrier;
-pub use endpoint::{ConnectError, Connection, Endpoint, Event, Key, Outgoing};
+pub use endpoint::{ConnectError, Connection, Event, Key, Outgoing, QuicEndpoint};
 pub use messages::{Broken, Messages};

@@ -1,7 +1,7 @@
 //! Both directions of loss-tolerant messages over one connection.
 //!
-//! The dialling end says what classes there are, in front of its control stream: a byte for the version, one for their count, and for each
-//! tolerance, 4, window, 8, granularity, 4, must, 4, with their little end first. Both directions have the same.
+//! The dialling end sends the classes, in front of its control stream: a byte for the version, one for their count, and for each tolerance,
+//! 4, window, 8, granularity, 4, must, 4, with their little end first. Both directions have the same.
 
 use madrigal_adapters::vrp::{self, Arrived, Class, HEAD, MOST_CLASSES, Message, Receiver, Refused, Sender, Settled};
 
@@ -21,7 +21,7 @@ pub enum Broken {
     /// What the peer sent.
     #[error(transparent)]
     Vrp(#[from] vrp::Broken),
-    /// It speaks another version.
+    /// It has another version.
     #[error("the peer speaks version {0} of loss-tolerant messages, and this end version {VERSION}")]
     Version(u8),
     /// It has too many classes, or none.
@@ -44,8 +44,8 @@ pub struct Messages {
 }
 
 impl Messages {
-    /// The dialling end. `window`: bytes that the peer may send and nobody has read; `backlog`: bytes of messages that are kept until they are
-    /// settled.
+    /// The dialling end. `window`: bytes that the peer may send and were not read; `backlog`: bytes of messages that are kept until they
+    /// are settled.
     pub fn dial(classes: &[Class], window: u64, backlog: usize) -> Self {
         let classes = &classes[..classes.len().min(MOST_CLASSES)];
         let mut unsent = vec![VERSION, classes.len() as u8];
@@ -133,7 +133,7 @@ impl Messages {
         }
         self.ready_at = carrier.ready_at();
         if self.unsent.len() < AHEAD {
-            // The receiver's first: somebody waits for what it asks for. All that there is of each: no frame is in the middle of another one.
+            // The receiver's first: the peer waits for what it requests. All of each: no frame is in the middle of another one.
             receiver.control(usize::MAX, &mut self.unsent);
             sender.control(usize::MAX, &mut self.unsent);
         }
@@ -250,7 +250,7 @@ mod tests {
         assert_eq!(format!("{sender:?}").matches("must: 12").count(), 3);
     }
 
-    /// Both halves of an end have much to say, and the connection takes little: no frame gets into the middle of another one.
+    /// Both halves of an end have much to send, and the connection takes little: no frame gets into the middle of another one.
     #[test]
     fn frames_stay_whole_where_many_wait() {
         let (mut one, mut other) = (Messages::dial(&[Class::default()], 0, 1 << 20), Messages::accept(0, 1 << 20));

@@ -1,5 +1,5 @@
-//! Datagrams are spread over time, at the rate that congestion control says. (noq-proto does it, too, and what is not sent within 10 ms of its
-//! time it never catches up: on a host that is busy a connection would come to a stop.)
+//! Datagrams are spread over time, at the rate that congestion control sets. (noq-proto does it, too, but never catches up what is not sent
+//! within 10 ms of its time: on a busy host a connection would come to a stop.)
 
 /// So much of the rate may be caught up by one burst, in nanoseconds.
 const CATCH_UP: u64 = 80_000_000;

@@ -1,18 +1,18 @@
-//! Congestion control by the rate at which bytes arrive: BBR of its first version (Cardwell et al., ACM Queue 14(5), 2016), for lines that lose
-//! packets for other reasons than that they are full. (The third version takes more than 2 % of loss in a round for a full queue, and comes
+//! Congestion control by the rate at which bytes arrive: BBR of its first version (Cardwell et al., ACM Queue 14(5), 2016), for lines that
+//! lose packets for other reasons than a full queue. (The third version takes more than 2 % of loss in a round for a full queue, and comes
 //! to a stop on a line that always loses 7 %.)
 //!
 //! ```text
 //!   Startup: twice as fast each round, until the rate grows no more --> Drain: what waits in queues goes out --> Probe: a round trip at a
 //!   quarter more, one at a quarter less, six at the rate; so a larger rate is found within eight, and a queue is emptied
 //! ```
-//! * The rate is the largest at which bytes were delivered in the last ten round trips; the window is one and a half times what that carries in
-//!   the shortest round trip, so that queues hold no more than half of that. Where none was seen that short for ten seconds, the window is
-//!   half for a moment, and it is measured anew.
-//! * Acknowledgements that come in heaps, of hosts that are busy now and then, say nothing of the line: the window has room for a heap.
-//! * What is lost while no queue grows is lost by the line: that many more bytes are sent, so that the line is full and what is lost is not
+//! * The rate is the largest at which bytes were delivered in the last ten round trips. The window is one and a half times what that
+//!   carries in the shortest round trip, so that queues hold no more than half of that. If none was that short for ten seconds, the window
+//!   is half for a moment, and the shortest is measured anew.
+//! * Acknowledgements that come in heaps, from hosts that are busy now and then, show nothing of the line: the window has room for a heap.
+//! * What is lost while no queue grows is lost by the line. That many more bytes are sent, so that the line is full and the loss is not
 //!   taken for a smaller rate. While a queue grows nothing is added.
-//! * What is lost beyond that while a queue is there, the queue has lost: others share it. Then no more than seven tenths of what was on its way
+//! * What is lost beyond that while there is a queue, the queue has lost: others share it. Then at most seven tenths of what was on its way
 //!   may be, and a packet more each round, as TCP does it (RFC 9438).
 
 use std::any::Any;
@@ -32,7 +32,7 @@ const DRAIN: f64 = 1.0 / STARTUP;
 /// A round trip each.
 const PROBE: [f64; 8] = [1.25, 0.75, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0];
 const DOWN: usize = 1;
-/// How long the shortest round trip is believed, and for how long the window is small then.
+/// How long the shortest round trip is used, and for how long the window is small then.
 const SHORTEST_FOR: Duration = Duration::from_secs(10);
 const SMALL_FOR: Duration = Duration::from_millis(200);
 /// The window then, of what the line carries in a round trip: what queues hold beyond it goes out.
@@ -40,9 +40,9 @@ const SMALL: f64 = 0.5;
 /// Packets of the window at the beginning, and at least.
 const INITIAL: u64 = 32;
 const LEAST: u64 = 4;
-/// A round whose shortest round trip is so much above the shortest of all shows a queue. (Long ones are of busy hosts, too.)
+/// A round whose shortest round trip is so much above the shortest of all shows a queue. (Long ones come from busy hosts, too.)
 const QUEUED: f64 = 1.0625;
-/// More packets are never on their way; of a few (probes of the MTU that were lost) nobody tells what became.
+/// The most packets on their way; noq-proto never reports what became of a few of them (probes of the MTU that were lost).
 const MOST: usize = 1 << 17;
 const FORGOTTEN: Duration = Duration::from_secs(10);
 /// Bytes a second that no line carries.
@@ -57,7 +57,7 @@ const MOSTLY: f64 = 0.75;
 /// More is never taken for the line's own loss.
 const MOST_LOSS: f64 = 0.3;
 
-/// What a connection and its congestion control tell each other, of which noq-proto does not know.
+/// State that a connection and its congestion control share, unknown to noq-proto.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Shared(Arc<SharedState>);
 
@@ -176,12 +176,12 @@ impl Rate {
             heaped: 0.0,
             cap: f64::INFINITY,
         };
-        rate.tell();
+        rate.publish();
         rate
     }
 
-    /// Tells the connection what may be sent now.
-    fn tell(&self) {
+    /// Reports to the connection what may be sent now.
+    fn publish(&self) {
         self.shared.0.room.store(self.window().saturating_sub(self.in_flight), Ordering::Relaxed);
     }
 
@@ -195,7 +195,7 @@ impl Rate {
         if self.shortest == Duration::MAX { 0.0 } else { self.rate() * self.shortest.as_secs_f64() }
     }
 
-    /// How many bytes are to be sent for each that is to arrive.
+    /// How many bytes must be sent for each that is to arrive.
     fn for_each(&self) -> f64 {
         1.0 / (1.0 - self.loss)
     }
@@ -238,7 +238,7 @@ impl Rate {
         self.heaped = self.heaped.max(more);
     }
 
-    /// A round is over; `idle`: the program had no more to send.
+    /// A round has ended; `idle`: the program had no more to send.
     fn end_round(&mut self, idle: bool) {
         self.round += 1;
         self.heaped -= self.heaped * HEAP_FADES;
@@ -247,14 +247,14 @@ impl Rate {
             let share = (self.lost as f64 / all as f64).min(MOST_LOSS);
             let is_queued = self.least.as_secs_f64() > QUEUED * self.shortest.as_secs_f64();
             self.lossy += (f64::from(u8::from(self.lost > 0)) - self.lossy) / 16.0;
-            // What a queue loses says nothing of the line, but that comes now and then; what is lost less than was thought says much.
+            // A queue's losses show nothing of the line, but they come now and then; a loss below the estimate shows much.
             if !is_queued || share < self.loss || self.lossy > MOSTLY {
                 self.loss += (share - self.loss) / 8.0;
             }
             self.heed_queue(is_queued && !idle, all as f64);
             (self.came, self.lost, self.least) = (0, 0, Duration::MAX);
         }
-        // How fast a program sends says nothing of how fast it might.
+        // How fast a program sends does not show how fast it might.
         if self.phase == Phase::Startup && !idle {
             if self.rate() > 1.25 * self.grew_to {
                 (self.grew_to, self.since) = (self.rate(), 0);
@@ -323,7 +323,7 @@ impl Controller for Rate {
         let (bytes, delivered, delivered_at) = (bytes.into(), self.delivered, self.delivered_at);
         self.flight.insert(number, Sent { at: now, bytes, delivered, delivered_at });
         self.in_flight += bytes;
-        self.tell();
+        self.publish();
     }
 
     fn on_ack(&mut self, now: Instant, sent: Instant, bytes: u64, number: u64, idle: bool, rtt: &RttEstimator) {
@@ -358,7 +358,7 @@ impl Controller for Rate {
 
     fn on_end_acks(&mut self, now: Instant, in_flight: u64, _idle: bool, _largest: Option<u64>) {
         self.go_on(now, in_flight);
-        self.tell();
+        self.publish();
     }
 
     fn on_congestion_event(&mut self, _: Instant, _: Instant, persistent: bool, _ecn: bool, _lost: u64, _number: u64) {
@@ -368,18 +368,18 @@ impl Controller for Rate {
             (self.phase, self.grew_to, self.since) = (Phase::Startup, 0.0, 0);
             self.cap = f64::INFINITY;
         }
-        self.tell();
+        self.publish();
     }
 
     fn on_packet_lost(&mut self, _lost: u16, number: u64, _now: Instant) {
         self.lost += 1;
         self.land(number);
-        self.tell();
+        self.publish();
     }
 
     fn on_mtu_update(&mut self, mtu: u16) {
         self.mtu = mtu.into();
-        self.tell();
+        self.publish();
     }
 
     fn window(&self) -> u64 {

@@ -80,7 +80,7 @@ fn nobody_waits_for_what_may_be_lost() {
     assert!(late <= 150, "99 of 100 messages within {late} ms");
 }
 
-/// Both ways are full: what each end says of what it has goes by the same packets, and is not left behind.
+/// Both ways are full: the reports of each end about what it has go by the same packets, and are not left behind.
 #[test]
 fn both_ways_may_be_full() {
     let classes = [Class { tolerance: 100, must: 16, ..Class::default() }];
@@ -146,7 +146,7 @@ fn a_program_that_sends_little_loses_what_the_line_loses() {
                 let whole = message.lost.is_some_and(|lost| lost.is_empty());
                 came[1 - n] += u32::from(whole);
                 let at = message.bytes.first_chunk().map_or(0, |at| u64::from_le_bytes(*at));
-                // Nobody knows at first how much the line carries.
+                // At first the line's rate is unknown.
                 late += u32::from(whole && at > begin + SECOND && pair.now > at + 250 * MS);
             }
             while end.messages.settled().is_some() {}

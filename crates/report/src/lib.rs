@@ -1,4 +1,4 @@
-//! What a wrapped process tells about its connections, and one of a parallel job about its nodes ([`ranks`]).
+//! What a wrapped process reports about its connections, and a process of a parallel job about its nodes ([`ranks`]).
 //!
 //! SysWrap keeps one page-backed table in a memfd of its own process; `madrigal why` finds it under `/proc/PID/fd`, maps it for
 //! reading and prints it. No file, no socket, no thread: nothing to clean up, and a reader can never disturb the process.
@@ -108,7 +108,7 @@ struct Header {
 /// Refused connects that are remembered.
 const REFUSALS: usize = 32;
 
-/// A connect that was refused in the process itself. Two threads may mix theirs, as in all that is only told.
+/// A connect that was refused in the process itself. Two threads may mix theirs, as in everything that is only for display.
 #[repr(C)]
 #[derive(Default)]
 struct Refusal {
@@ -142,7 +142,7 @@ impl Report {
         if report.header().magic.load(Ordering::Acquire) == MAGIC { Ok(report) } else { Err(Errno::INVAL) }
     }
 
-    /// The descriptor that keeps it findable.
+    /// The descriptor by which others find it.
     pub fn fd(&self) -> &OwnedFd {
         &self.fd
     }
@@ -216,7 +216,7 @@ impl Report {
     }
 }
 
-/// Opens the memfds of that name and size among the descriptors of `pid`. An error only where none can be opened.
+/// Opens the memfds of that name and size among the descriptors of `pid`. An error only if none can be opened.
 fn found(pid: u32, name: &CStr, bytes: usize) -> Result<Vec<OwnedFd>, Errno> {
     let (mut files, mut refused) = (Vec::new(), None);
     process::each_number(process::proc_path(pid, format_args!("fd")).as_c_str(), |fd| {

@@ -1,8 +1,8 @@
-//! What a process of a parallel job tells about the nodes it talks to.
+//! What a process of a parallel job reports about the nodes it communicates with.
 //!
-//! A worker keeps one table in a memfd of its own process, found as the report of connections is. Its first record is the worker
-//! itself, each further one a node. Counters are kept in the table, so they are exact at any time; what else there is to say is a text
-//! of lines `KEY VALUE`, written when something changes, under a version that is odd meanwhile.
+//! A worker keeps one table in a memfd of its own process, found as the report of connections is. Its first record is the worker itself,
+//! each further one a node. Counters are kept in the table, so they are exact at any time. Everything else is a text of lines `KEY VALUE`,
+//! written when something changes, under a version that is odd meanwhile.
 
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
@@ -22,7 +22,7 @@ const BYTES: usize = RECORDS_AT + RECORDS * size_of::<Rank>();
 const WORDS: usize = 248;
 /// Bytes of the text of a record.
 pub const TEXT: usize = WORDS * 8;
-/// So often a text that changes is read again.
+/// How often a text that changes is read again.
 const TRIES: usize = 1000;
 
 /// What was sent to a node and received from it.
@@ -68,7 +68,7 @@ impl Counters {
 /// A record.
 #[repr(C, align(64))]
 pub struct Rank {
-    /// Odd while the text changes; 0: nothing was ever told.
+    /// Odd while the text changes; 0: no text was ever set.
     version: AtomicU32,
     len: AtomicU32,
     counters: Counters,
@@ -83,7 +83,7 @@ impl Rank {
     }
 
     /// Replaces the text. Lines for which there is no room are left out.
-    pub fn tell(&self, text: &str) {
+    pub fn set_text(&self, text: &str) {
         let mut bytes = Vec::with_capacity(TEXT);
         for line in text.lines().filter(|line| !line.is_empty()) {
             let start = bytes.len();
@@ -94,7 +94,7 @@ impl Rank {
             }
         }
         let version = self.version.load(Ordering::Relaxed) | 1;
-        // SYNC: with `text`: who sees a word written below sees the odd version at the latest when it looks again.
+        // SYNC: with `text`: a reader that sees a word written below sees the odd version at the latest when it reads it again.
         self.version.store(version, Ordering::Relaxed);
         fence(Ordering::Release);
         self.len.store(bytes.len() as u32, Ordering::Relaxed);
@@ -107,10 +107,10 @@ impl Rank {
         self.version.store(version.wrapping_add(1).max(2), Ordering::Release);
     }
 
-    /// The text; `None`: nothing was told, or it never keeps still.
+    /// The text; `None`: none was set, or it keeps changing.
     pub fn text(&self) -> Option<String> {
         for _ in 0..TRIES {
-            // SYNC: Acquire pairs with the Release at the end of `tell`.
+            // SYNC: Acquire pairs with the Release at the end of `set_text`.
             let version = self.version.load(Ordering::Acquire);
             if version == 0 {
                 return None;
@@ -119,7 +119,7 @@ impl Rank {
             let words = self.text.iter().take(len.div_ceil(8));
             let mut bytes: Vec<u8> = words.flat_map(|word| word.load(Ordering::Relaxed).to_ne_bytes()).collect();
             bytes.truncate(len);
-            // SYNC: with the fence of `tell`.
+            // SYNC: with the fence of `set_text`.
             fence(Ordering::Acquire);
             if version.is_multiple_of(2) && self.version.load(Ordering::Relaxed) == version {
                 return Some(String::from_utf8_lossy(&bytes).into_owned());
@@ -136,7 +136,7 @@ struct Header {
     used: AtomicU64,
 }
 
-/// The table of a worker. Dropping it takes it out of what others find.
+/// The table of a worker. Once it is dropped other processes no longer find it.
 pub struct Ranks {
     map: &'static SharedMap,
     _fd: OwnedFd,
@@ -161,7 +161,7 @@ impl Ranks {
         if self.used >= RECORDS || reserve(self.map, at, size_of::<Rank>()).is_err() {
             return None;
         }
-        // SAFETY: a record is atomics only, and one word nobody looks at; the map is never dropped.
+        // SAFETY: a record is atomics only, and one padding word that is never read; the map is never dropped.
         let rank = unsafe { self.map.shared(at) }?;
         self.used += 1;
         header(self.map).used.store(self.used as u64, Ordering::Release);
@@ -169,7 +169,7 @@ impl Ranks {
     }
 }
 
-/// Makes memory exist; a kernel that cannot say (before Linux 5.14) is trusted.
+/// Allocates the memory; before Linux 5.14, where the kernel cannot, it counts as done.
 fn reserve(map: &SharedMap, at: usize, len: usize) -> Result<(), Errno> {
     match map.reserve(at & !4095, (at & 4095) + len) {
         Err(Errno::NOSYS) | Ok(()) => Ok(()),
@@ -199,7 +199,7 @@ impl Seen {
 
     /// Its records; the first one is the worker itself.
     pub fn records(&self) -> impl Iterator<Item = &Rank> {
-        // SAFETY: a record is atomics only, and one word nobody looks at; the reference lives no longer than the map.
+        // SAFETY: a record is atomics only, and one padding word that is never read; the reference lives no longer than the map.
         let record = |i: usize| unsafe { self.map.shared(RECORDS_AT + i * size_of::<Rank>()) };
         (0..self.used.min(RECORDS)).filter_map(record)
     }
@@ -214,9 +214,9 @@ mod tests {
     fn a_table_is_found_by_pid_and_goes_with_its_owner() {
         let mut ranks = Ranks::create().unwrap();
         let own = ranks.add().unwrap();
-        own.tell("node 1\n");
+        own.set_text("node 1\n");
         let peer = ranks.add().unwrap();
-        peer.tell("node 2\npath shm\n");
+        peer.set_text("node 2\npath shm\n");
         peer.counters().sent(100);
         peer.counters().sent(11);
         let find = || {
@@ -239,9 +239,9 @@ mod tests {
         let rank = Ranks::create().unwrap().add().unwrap();
         assert_eq!(rank.text(), None);
         let long = "x".repeat(TEXT / 2);
-        rank.tell(&format!("a {long}\nb {long}\nc é"));
+        rank.set_text(&format!("a {long}\nb {long}\nc é"));
         assert_eq!(rank.text().unwrap(), format!("a {long}\nc é\n"));
-        rank.tell("");
+        rank.set_text("");
         assert_eq!(rank.text().as_deref(), Some(""));
     }
 
@@ -249,9 +249,9 @@ mod tests {
     fn whoever_reads_while_it_changes_sees_one_text_or_the_other() {
         let rank = Ranks::create().unwrap().add().unwrap();
         let texts = ["a\n".repeat(100), "b\n".repeat(900)];
-        rank.tell(&texts[0]);
+        rank.set_text(&texts[0]);
         std::thread::scope(|scope| {
-            scope.spawn(|| (0..2000).for_each(|i| rank.tell(&texts[i % 2])));
+            scope.spawn(|| (0..2000).for_each(|i| rank.set_text(&texts[i % 2])));
             for _ in 0..2000 {
                 let text = rank.text();
                 assert!(text.is_none_or(|text| texts.contains(&text)));

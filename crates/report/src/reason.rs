@@ -21,7 +21,7 @@ macro_rules! reasons {
                 match self { $(Reason::$name => $slug,)* }
             }
 
-            /// One sentence for people, with what to do where something can be done.
+            /// One sentence for people, with a remedy if there is one.
             pub const fn text(self) -> &'static str {
                 match self { $(Reason::$name => $text,)* }
             }
@@ -104,15 +104,15 @@ reasons! {
     Refused = 36, "refused", "not connected: the network between is not trusted, and no daemon is up that could encipher: `madrigal up`, or plain = true in grid.toml";
     /// It hangs, and nothing else is possible.
     DaemonHangs = 37, "daemon-hangs", "not connected: the daemon of this host does not answer: `madrigal status`";
-    /// Memory of ours says what cannot be.
+    /// Our shared memory has impossible values.
     Contradiction = 39, "contradiction", "something impossible was found in shared memory: nothing moves in this process any more; please report it";
     /// A test left the session.
     Tested = 40, "tested", "the session was left at random, for MADRIGAL_EAGER=random is set; it is earned again";
-    /// A tool watches this process that looks for data races.
+    /// A data-race detector watches this process.
     RaceDetector = 52, "race-detector", "the program runs under ThreadSanitizer, helgrind or drd, which would not see what orders its threads: it runs plain";
     /// It is the alias of a host, and there is no daemon.
     NoAlias = 38, "no-alias", "not connected: that address is the name of a host for the daemon, and none is up or it refused: `madrigal status`";
-    // What the process cannot know; `madrigal why` finds it out by a look at the other end.
+    // What the process cannot know; `madrigal why` finds it out by checking the other end.
     /// The other end runs without the library.
     PeerPlain = 41, "peer-not-wrapped", "the program at the other end is not under madrigal: start it with `madrigal exec`";
     /// The library cannot be loaded into the other end.
@@ -127,7 +127,7 @@ reasons! {
     OtherHost = 46, "other-host", "the other end is not on this host, or its address is translated in between";
     /// Another network namespace of this host.
     OtherNamespace = 47, "other-namespace", "the other end is in another network namespace of this host, such as a container's";
-    /// The ends look for each other in different places.
+    /// The ends search for each other in different places.
     OtherDirectory = 48, "other-directory", "both programs are under madrigal and use different shared directories: set the same MADRIGAL_DIR";
     /// It came by exec.
     Inherited = 49, "inherited", "the program was started with this connection (across exec, as by inetd or sshd): who else holds it cannot be counted";

@@ -1,8 +1,7 @@
 //! Layer 2: the choice of a path between two processes, and the reasons.
 //!
-//! [`select`] is a pure function: what is known of the pair and what the user prefers in, the best path and every rejected candidate
-//! with its reason out. Nothing is probed, remembered or logged here; whoever asks gathers the facts. [`route`] does the same for two
-//! hosts.
+//! [`select`] is a pure function: what is known of the pair and what the user prefers in, the best path and every rejected candidate with
+//! its reason out. Nothing is probed, remembered or logged here; the caller gathers the facts. [`route`] does the same for two hosts.
 //!
 //! ```
 //! use madrigal_base::{config::Methods, ids::Reach};
@@ -87,7 +86,7 @@ pub enum Reason {
     /// It joins processes of one user only.
     #[error("the processes belong to different users")]
     OtherUser,
-    /// It cannot work here; the driver says why.
+    /// It cannot work here; the driver has the reason.
     #[error("it cannot work here: {0}")]
     Unusable(String),
     /// The peer does not listen by it.
@@ -173,7 +172,7 @@ pub fn select(pair: Pair, candidates: &[Candidate], preferences: &Preferences) -
     }
 }
 
-/// Whether a candidate will do: first what the user said, then what cannot be changed, then what might be.
+/// Whether a candidate will do: first by the user's settings, then by what cannot be changed, then by what might be.
 fn verdict(pair: Pair, candidate: &Candidate, preferences: &Preferences) -> Result<(), Reason> {
     if !preferences.methods.allows(&candidate.driver) {
         return Err(Reason::Forbidden);

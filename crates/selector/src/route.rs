@@ -1,5 +1,5 @@
-//! The choice of a way between two hosts: what is known of each way, and what the user's rules say, in; the ways that may be used, the
-//! best first, and why each other one lost, out. Pure, as all of the selector.
+//! The choice of a way between two hosts. In: what is known of each way, and the user's rules. Out: the ways that may be used, the best
+//! first, and why each other one lost. Pure, as all of the selector.
 
 use core::fmt;
 
@@ -38,7 +38,7 @@ impl Figures {
     }
 }
 
-/// The cost of a way of which nothing is known.
+/// The cost of a way without measurements.
 const UNKNOWN: u64 = 1_000_000;
 
 /// A way to another host.
@@ -65,7 +65,7 @@ impl Way {
         }
     }
 
-    /// Whether a rule that says `word` means this: the method, or a host it leads through.
+    /// Whether `word` of a rule means this: the method, or a host it leads through.
     pub fn is(&self, word: &str) -> bool {
         let through = match self {
             Self::Through(hosts) => hosts.iter().any(|host| host == word),
@@ -101,13 +101,13 @@ pub struct Route {
     pub way: Way,
     /// Why it cannot be used now; `None`: it can.
     pub closed: Option<String>,
-    /// Nobody said that it leads there, or another link like it is used.
+    /// No host reported that it leads there, or another link like it is used.
     pub doubtful: bool,
     /// What was measured.
     pub figures: Figures,
 }
 
-/// A rule of the user's that holds for what is to be connected.
+/// A rule of the user's that holds for this connection.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Rule {
     /// Its name.

@@ -52,7 +52,7 @@ struct Header {
     asleep: [[SleepWord; SLEEP_WORDS]; 2],
 }
 
-/// 1 while a thread is asleep on an event set: whoever takes it owes a doorbell, on any connection of that set.
+/// 1 while a thread is asleep on an event set: the writer that takes it owes a doorbell, on any connection of that set.
 #[repr(align(64))]
 struct SleepWord(AtomicU32);
 
@@ -147,7 +147,7 @@ impl Arena {
         if index as usize >= SLOTS {
             return None;
         }
-        // SAFETY: a slot is atomics and bytes nobody borrows; the reference lives no longer than `self`.
+        // SAFETY: a slot is atomics and bytes that are never borrowed; the reference lives no longer than `self`.
         unsafe { self.map.shared::<Slot>(HEADER + index as usize * SLOT_BYTES) }
     }
 
@@ -251,7 +251,7 @@ impl Arena {
         Some(block)
     }
 
-    /// Whether a block is lent to that direction of that session. The small rings of a slot are nobody else's.
+    /// Whether a block is lent to that direction of that session. The small rings of a slot always belong to it.
     pub fn is_lent(&self, block: Block, session: Tag, dir: usize) -> bool {
         block.offset < BLOCKS_AT || self.header().units.are_lent(unit_of(block), block.size / UNIT, session, dir)
     }
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn both_sides_see_one_arena_and_strangers_are_refused() {
+    fn both_sides_see_one_arena_and_other_files_are_refused() {
         let (arena, fd) = Arena::create().unwrap();
         let peer = Arena::attach(&fd, arena.id()).unwrap();
         assert!(peer.bind(7) && peer.bind(7));

@@ -90,13 +90,13 @@ impl Lane {
             let word = from.try_into().map(u64::from_ne_bytes).unwrap_or_else(|_| part(from));
             to.store(word, Ordering::Relaxed);
         }
-        // SYNC: SeqCst, so that the message is published before `armed` is looked at; pairs with the fence in `stirred_after_arm`. The
-        // Release part pairs with `message`. An exchange costs half of a store and a fence.
+        // SYNC: SeqCst, so that the message is published before `armed` is loaded; pairs with the fence in `stirred_after_arm`. The Release
+        // part pairs with `message`. An exchange costs half of a store and a fence.
         self.word.swap((tail & POSITION) << 8 | len as u64, Ordering::SeqCst);
         armed.load(Ordering::SeqCst) != 0 && armed.swap(0, Ordering::SeqCst) != 0
     }
 
-    /// Reader: the message in the lane. To be asked after the ring's tail was read: a message put before bytes of the ring is seen
+    /// Reader: the message in the lane. Call it after the ring's tail was read: then a message put before bytes of the ring is seen
     /// whenever those bytes are.
     #[inline]
     pub fn message(&self) -> Option<Message> {
@@ -105,7 +105,7 @@ impl Lane {
         (word != 0).then(|| Message { at: word >> 8, len: (word as u8 as usize).min(LONGEST) })
     }
 
-    /// Reader: asks for the line, to read the message and to put an answer beside it. Worth it if there probably is one: then the
+    /// Reader: prefetches the line, to read the message and to put an answer beside it. Worth it if there probably is one: then the
     /// line moves once instead of twice.
     #[inline]
     pub fn claim(&self) {
@@ -136,9 +136,9 @@ impl Lane {
         self.word.store(0, Ordering::Release);
     }
 
-    /// Reader: whether there is a message, asked after the reader armed itself.
+    /// Reader: whether there is a message; called after the reader armed itself.
     pub fn stirred_after_arm(&self) -> bool {
-        // SYNC: `armed` was stored before this look; pairs with the exchange in `put`.
+        // SYNC: `armed` was stored before this load; pairs with the exchange in `put`.
         fence(Ordering::SeqCst);
         self.word.load(Ordering::Relaxed) != 0
     }

@@ -25,8 +25,8 @@ pub mod state {
     pub const DONE: u32 = 2;
 }
 
-/// What a side says of itself on the line that its peer looks at anyway, in `WriterLine::progress`: a word of its own line would cost that
-/// peer a second transfer between processors.
+/// What a side reports on the line that its peer reads anyway, in `WriterLine::progress`: a word of its own line would cost that peer a
+/// second transfer between processors.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Progress {
     /// The processor it runs on, plus one; 0 for unknown.
@@ -51,7 +51,7 @@ impl Progress {
         word >> Self::READ
     }
 
-    /// Whether a word says that everything before `position` is read, of which no more than a ring can hold is not.
+    /// Whether a word reports everything before `position` as read, given that at most a ring's size is unread.
     #[inline]
     pub fn is_read(word: u32, position: u64) -> bool {
         (word ^ position as u32) & ((1 << Self::READ) - 1) == 0
@@ -68,7 +68,7 @@ pub mod fate {
     pub const RESET: u32 = 2;
 }
 
-/// Written by the writer of a direction (`tail` also by whoever seals it).
+/// Written by the writer of a direction (`tail` also by the side that seals it).
 #[repr(C, align(64))]
 #[derive(Default)]
 pub struct WriterLine {
@@ -94,7 +94,7 @@ pub struct WriterLine {
     pub taking: AtomicU32,
     /// Not 0: urgent data follow, or have followed, by the kernel; one more than how many such bytes count as doorbells.
     pub urgent: AtomicU32,
-    /// 1: the program has shut its sending direction: the end that the kernel tells of is no death.
+    /// 1: the program has shut its sending direction: the end reported by the kernel is no death.
     pub shut: AtomicU32,
 }
 
@@ -116,7 +116,7 @@ pub struct ReaderLine {
     pub family: AtomicU32,
     /// 1: it has unread bytes in its own memory alone, and is about to put them back.
     pub handing: AtomicU32,
-    /// What this side's processes tell their programs of a peer that went; they alone give it a meaning.
+    /// What this side's processes report to their programs about a peer that went; only they give it a meaning.
     pub gone: AtomicU32,
     /// Doorbells that were taken out.
     pub swallowed: AtomicU64,
@@ -134,11 +134,11 @@ pub struct WakeLine {
     pub armed: AtomicU32,
     /// Set by the writer before it sleeps for space ([`want`]); the reader takes it and owes a doorbell.
     pub want: AtomicU32,
-    /// Who may send by the kernel behind a direction that has ended: see [`gate`].
+    /// Which side may send by the kernel behind a direction that has ended: see [`gate`].
     pub gate: AtomicU32,
     /// Set by a reader that seals the direction while a thread of its own sleeps; the writer takes it, and rings once more before its end.
     pub last: AtomicU32,
-    /// Where bytes begin that the writer holds back, while `tail` says so; and since when (nanoseconds since boot).
+    /// Where bytes begin that the writer holds back, while `tail` has the mark; and since when (nanoseconds since boot).
     pub held_from: AtomicU64,
     /// See [`WakeLine::held_from`].
     pub held_since: AtomicU64,
@@ -149,9 +149,9 @@ pub struct WakeLine {
 /// `WakeLine::gate`: the writer's threads count themselves while they send by the kernel; the reader closes it while it puts unread
 /// bytes back into its own kernel socket.
 pub mod gate {
-    /// The reader puts bytes back: nobody may send.
+    /// The reader puts bytes back: the writer may not send.
     pub const CLOSED: u32 = 1 << 31;
-    /// The reader may not do it itself: the writer is to take its bytes back and send them by the kernel.
+    /// The reader may not do it itself: the writer must take its bytes back and send them by the kernel.
     pub const WANTED: u32 = 1 << 30;
     /// The writer's threads inside a kernel send.
     pub const SENDERS: u32 = WANTED - 1;
@@ -189,7 +189,7 @@ pub struct Direction {
     pub wake: WakeLine,
 }
 
-/// Who is who on a connection, written once per use of a slot; `fd` again whenever the program moves its socket.
+/// The processes of a connection, written once per use of a slot; `fd` again whenever the program moves its socket.
 #[repr(C, align(64))]
 #[derive(Default)]
 pub struct SideLine {
@@ -229,7 +229,7 @@ pub const SLOT_BYTES: usize = 4096;
 /// All of one connection that is not in a large block.
 #[repr(C, align(4096))]
 pub struct Slot {
-    /// Who may use it.
+    /// Which sides may use it.
     pub life: Life,
     _line: [u32; 12],
     /// Connecting side, accepting side.
@@ -238,7 +238,7 @@ pub struct Slot {
     pub dir: [Direction; 2],
     /// Messages of a few bytes, both ways on one line.
     pub express: Express,
-    /// For those who check: see [`Sums`].
+    /// For checks: see [`Sums`].
     pub sums: [Sums; 2],
     _space: [u8; SLOT_BYTES - 2 * SMALL_RING - 64 * 10 - 2 * 576],
     /// The two small rings, addressed by offset and never as Rust memory.
@@ -306,7 +306,7 @@ impl Direction {
         ]) {
             word.store(0, Relaxed);
         }
-        // A writer that switches first must ring: nobody looks at the ring yet.
+        // A writer that switches first must ring: no reader polls the ring yet.
         self.wake.armed.store(1, Relaxed);
     }
 }

@@ -8,12 +8,12 @@
 //! the same way. So a signal handler that used the ring on top of an interrupted copy, a forked child that drained the same
 //! bytes, or a seal in between make the exchange fail and the copy is done again: no byte is lost or doubled.
 //!
-//! **Token rule**: while a reader may sleep, `armed` is 1 or a doorbell is on its way. The reader stores `armed` and then looks at
-//! `tail`; the writer publishes `tail` and then looks at `armed`; all four are sequentially consistent, so one of them sees the
-//! other. `want` is the same handshake for a writer that waits for space.
+//! **Token rule**: while a reader may sleep, `armed` is 1 or a doorbell is on its way. The reader stores `armed` and then loads `tail`; the
+//! writer publishes `tail` and then loads `armed`; all four are sequentially consistent, so one of them sees the other. `want` is the same
+//! handshake for a writer that waits for space.
 //!
-//! A thread asleep on many connections at once needs one doorbell, not one from each: it arms them with the number of a word that
-//! says whether it still sleeps ([`Sleeper::Set`]), and of all writers only the one that takes that word rings.
+//! A thread asleep on many connections at once needs one doorbell, not one from each. It arms them with the number of a word that is set
+//! while it sleeps ([`Sleeper::Set`]). Of all writers only the one that takes that word rings.
 //!
 //! Nothing read from the peer's lines is trusted: positions are bounded by the ring's size, blocks by the arena's.
 
@@ -37,7 +37,7 @@ pub struct Memory {
     len: usize,
 }
 
-// SAFETY: only an address; the functions that follow it say what they need.
+// SAFETY: only an address; the functions that follow it state what they need.
 unsafe impl Send for Memory {}
 // SAFETY: as above.
 unsafe impl Sync for Memory {}
@@ -65,15 +65,15 @@ impl Memory {
     }
 }
 
-/// Who may be asleep behind an armed direction.
+/// Which sleeper may be behind an armed direction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Sleeper {
     /// Nobody: no doorbell.
     Nobody,
-    /// A thread that looks at this connection: it gets a doorbell.
+    /// A thread that checks this connection: it gets a doorbell.
     Own,
-    /// An event set that looks at everything it holds once it wakes: it gets a doorbell from whoever finds its word set, and takes
-    /// it ([`crate::arena::Arena::sleep_word`]).
+    /// An event set that checks all its connections once it wakes: it gets a doorbell from the writer that finds its word set and takes it
+    /// ([`crate::arena::Arena::sleep_word`]).
     Set(u32),
 }
 
@@ -94,7 +94,7 @@ impl Sleeper {
         }
     }
 
-    /// Who is to be woken after two publications.
+    /// Which sleeper to wake after two publications.
     #[must_use]
     pub fn or(self, other: Self) -> Self {
         match (self, other) {
@@ -127,7 +127,7 @@ pub struct Producer {
     block: AtomicU64,
     /// 1 after the ring was found full, until half of it is free again.
     full: AtomicU32,
-    /// 1 while `tail` says that we hold bytes back ([`held`]).
+    /// 1 while `tail` marks bytes as held back ([`held`]).
     held: AtomicU32,
 }
 
@@ -162,7 +162,7 @@ impl Producer {
         if used > size / 2 {
             used = self.read_head(dir, tail, size)?;
         }
-        // SYNC: behind the position, wherever it was looked at: one that was moved behind a seal comes with the seal.
+        // SYNC: behind the position, wherever it was loaded: one that was moved behind a seal comes with the seal.
         if self.is_sealed(dir) {
             return Err(Trouble::Sealed);
         }
@@ -193,7 +193,7 @@ impl Producer {
         (fits && self.full.load(Ordering::Relaxed) == 0).then(|| Span::new(base, size, tail, left))
     }
 
-    /// Whether the reader has caught up, as far as is known without a look at its line: `progress` is what it said last, on another
+    /// Whether the reader has caught up, as far as is known without a load of its line: `progress` is its last report on another
     /// ([`crate::layout::WriterLine::progress`] of the other direction).
     #[inline]
     pub fn is_read(&self, dir: &Direction, progress: u32) -> bool {
@@ -228,7 +228,7 @@ impl Producer {
     pub fn take_back(&self, dir: &Direction, mem: &Memory) -> Result<Option<Span>, Trouble> {
         let (base, size) = mem.block(self.block.load(Ordering::Relaxed))?;
         let tail = self.tail.load(Ordering::Relaxed);
-        // Only a reader's last exchanges can come in between; a peer that goes on writing here is none.
+        // Only a reader's last exchanges can come in between; an honest reader stops writing here.
         for _ in 0..1000 {
             let head = dir.r.head.load(Ordering::SeqCst);
             if head > POSITION {
@@ -276,8 +276,8 @@ impl Producer {
     fn exchange(&self, dir: &Direction, span: &Span, n: usize, mark: u64) -> Result<(), Trouble> {
         let new = span.at + n as u64;
         let was = if self.held.load(Ordering::Relaxed) == 0 { 0 } else { HELD };
-        // SYNC: SeqCst, so that this store and the look at `armed` keep their order; pairs with `Consumer::arm`. Release part pairs
-        // with the Acquire of `tail` in `Consumer::data`.
+        // SYNC: SeqCst, so that this store and the load of `armed` keep their order; pairs with `Consumer::arm`. Release part pairs with
+        // the Acquire of `tail` in `Consumer::data`.
         match dir.w.tail.compare_exchange(span.at | was, new | mark, Ordering::SeqCst, Ordering::Relaxed) {
             Ok(_) => {
                 self.tail.store(new, Ordering::Relaxed);
@@ -295,7 +295,7 @@ impl Producer {
         }
     }
 
-    /// Who may be asleep, and is owed a doorbell for what has just been published.
+    /// The sleeper that is owed a doorbell for what has just been published.
     #[inline]
     fn take_armed(&self, dir: &Direction) -> Sleeper {
         if dir.wake.armed.load(Ordering::SeqCst) == 0 {
@@ -304,14 +304,14 @@ impl Producer {
         Sleeper::from_code(dir.wake.armed.swap(0, Ordering::SeqCst))
     }
 
-    /// Announces that we are about to sleep for space. Returns true when there is no need: look again.
+    /// Announces that we are about to sleep for space. Returns true when there is no need: try again.
     pub fn want(&self, dir: &Direction, mem: &Memory, what: u32) -> bool {
-        // SYNC: SeqCst store then SeqCst look at `head`; pairs with `Consumer::consume`.
+        // SYNC: SeqCst store then SeqCst load of `head`; pairs with `Consumer::consume`.
         dir.wake.want.store(what, Ordering::SeqCst);
         self.has_room(dir, mem, what)
     }
 
-    /// How many bytes the reader has not consumed yet, at the most: without a look at its line.
+    /// How many bytes the reader has not consumed yet, at the most: without a load of its line.
     pub fn unread_at_most(&self) -> usize {
         self.tail.load(Ordering::Relaxed).wrapping_sub(self.head.load(Ordering::Relaxed)) as usize
     }
@@ -334,7 +334,7 @@ impl Producer {
         Ok(())
     }
 
-    /// Moves on to another block. Only while the ring is empty: the reader looks at `block` after it has seen bytes.
+    /// Moves on to another block. Only while the ring is empty: the reader loads `block` after it has seen bytes.
     pub fn move_to(&self, dir: &Direction, block: Block) {
         self.block.store(block.pack(), Ordering::Relaxed);
         self.full.store(0, Ordering::Relaxed);
@@ -408,7 +408,7 @@ impl Consumer {
         tail.wrapping_sub(head) & POSITION
     }
 
-    /// Whether a look at the ring is worth it: bytes, or a seal.
+    /// Whether there is something to read: bytes, or a seal.
     #[inline]
     pub fn stirred(&self, dir: &Direction) -> bool {
         self.tail(dir, Ordering::Acquire) != dir.r.head.load(Ordering::Relaxed)
@@ -420,24 +420,24 @@ impl Consumer {
         Ok(self.owes_space(dir))
     }
 
-    /// [`Consumer::consume`] for a caller that asks [`Consumer::owes_space`] later.
+    /// [`Consumer::consume`] for a caller that calls [`Consumer::owes_space`] later.
     #[inline]
     pub fn advance(&self, dir: &Direction, span: &Span, n: usize) -> Result<(), Trouble> {
         let new = span.at + n as u64;
-        // SYNC: SeqCst, so that this store and the look at `want` keep their order; pairs with `Producer::want`. Release part
-        // pairs with the Acquire in `Producer::read_head`.
+        // SYNC: SeqCst, so that this store and the load of `want` keep their order; pairs with `Producer::want`. Release part pairs with
+        // the Acquire in `Producer::read_head`.
         dir.r.head.compare_exchange(span.at, new, Ordering::SeqCst, Ordering::Relaxed).map_err(|_| Trouble::Raced)?;
         Ok(())
     }
 
-    /// Takes a due request for space, if there is one. Looked at again by every waiter, for a seal or a growth may leave one.
+    /// Takes a due request for space, if there is one. Checked again by every waiter, for a seal or a growth may leave one.
     #[inline]
     pub fn owes_space(&self, dir: &Direction) -> bool {
         let what = dir.wake.want.load(Ordering::SeqCst);
         what != want::NOTHING && self.take_want(dir, what)
     }
 
-    /// Whether a writer waits for space, or did when it was looked at last.
+    /// Whether a writer waits for space, as far as `want` shows.
     pub fn is_wanted(&self, dir: &Direction) -> bool {
         dir.wake.want.load(Ordering::SeqCst) != want::NOTHING
     }
@@ -449,14 +449,14 @@ impl Consumer {
         self.waiting(dir) <= due && dir.wake.want.swap(want::NOTHING, Ordering::SeqCst) != want::NOTHING
     }
 
-    /// Announces that we may sleep from now on. Returns true when there is something to look at instead.
+    /// Announces that we may sleep from now on. Returns true when there is something to read instead.
     pub fn arm(&self, dir: &Direction) -> bool {
         self.arm_for(dir, Sleeper::Own)
     }
 
     /// [`Consumer::arm`] for a sleeper of any kind. A set's word is set before its directions are armed.
     pub fn arm_for(&self, dir: &Direction, sleeper: Sleeper) -> bool {
-        // SYNC: SeqCst store then SeqCst look at `tail`; pairs with `Producer::publish`.
+        // SYNC: SeqCst store then SeqCst load of `tail`; pairs with `Producer::publish`.
         dir.wake.armed.store(sleeper.code(), Ordering::SeqCst);
         self.tail(dir, Ordering::SeqCst) != dir.r.head.load(Ordering::Relaxed)
     }

@@ -1,4 +1,4 @@
-//! The life of a slot: who may use it, and when it is free.
+//! The life of a slot: which side may use it, and when it is free.
 //!
 //! ```text
 //!         offer           claim              attach
@@ -10,17 +10,17 @@
 //! ```
 //! | step | who | what it gives up or gains |
 //! |---|---|---|
-//! | offer, withdraw, recycle | the creator of the arena | a slot that is its own until somebody claims it |
-//! | claim, attach, decline | the accepting process | between claim and attach it writes its part; nobody else does |
+//! | offer, withdraw, recycle | the creator of the arena | a slot that is its own until it is claimed |
+//! | claim, attach, decline | the accepting process | between claim and attach it alone writes its part |
 //! | leave | each side, once | from then on it reads and writes nothing of the slot |
 //! | revoke | the creator, where the accepting process is dead or will never come | it takes its offer, claimed or not, back to WITHDRAWN |
 //!
-//! One word holds the stage, both marks of having left, and the *generation*, which counts the uses of the slot: whoever comes late
-//! compares with an old generation and fails. The last side to leave gives back what the session had borrowed, and sets its mark
-//! behind that: the mark is what lets the creator use the slot again.
+//! One word holds the stage, both marks of having left, and the *generation*, which counts the uses of the slot: a late step compares with
+//! an old generation and fails. The last side to leave gives back what the session had borrowed, and sets its mark behind that: the mark is
+//! what lets the creator use the slot again.
 //!
-//! A second word, written by the creator before it offers, names the *session*: a random number that every side remembers privately
-//! and compares whenever it claims or leaves. If it differs, somebody's memory is wrong, and nothing is given back or taken.
+//! A second word, written by the creator before it offers, names the *session*: a random number that every side remembers privately and
+//! compares whenever it claims or leaves. If it differs, the memory of a side is wrong, and nothing is given back or taken.
 
 use madrigal_base::sync::{AtomicU64, Ordering};
 
@@ -39,11 +39,11 @@ const LEFT: [u64; 2] = [1 << 8, 1 << 9];
 const BOTH: u64 = LEFT[0] | LEFT[1];
 const GENERATION_AT: u32 = 16;
 
-/// Shared memory says what cannot be: it was written by somebody who had no business there.
+/// Shared memory has an impossible value: it was written by a process that had no right to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Contradiction;
 
-/// Who left a slot.
+/// Which side left a slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Left {
     /// The other side is still there.
@@ -75,12 +75,12 @@ impl Life {
         let generation =
             (self.word.load(Ordering::Relaxed) >> GENERATION_AT).wrapping_add(1) & (u64::MAX >> GENERATION_AT);
         self.session.store(session.get(), Ordering::Relaxed);
-        // SYNC: Release pairs with the Acquire in `claim`: who claims it finds the slot laid out.
+        // SYNC: Release pairs with the Acquire in `claim`: the claimer finds the slot laid out.
         self.word.store(generation << GENERATION_AT | stage::OFFERED, Ordering::Release);
         Lent { generation, session }
     }
 
-    /// What the slot offers now, for an accepting process that was told of the slot alone.
+    /// What the slot offers now, for an accepting process that knows the slot alone.
     pub fn offered(&self) -> Option<Lent> {
         let word = self.word.load(Ordering::Acquire);
         let session = Tag::new(self.session.load(Ordering::Relaxed))?;
@@ -97,7 +97,7 @@ impl Life {
     /// borrowed is the creator's alone while `free` runs; only then may the slot be recycled. False: it was attached to.
     #[must_use]
     pub fn revoke(&self, lent: Lent, free: impl FnOnce()) -> bool {
-        // Claimed by us nobody else has it; or somebody claimed it, and went no further.
+        // We claimed it, so no other process has it; or the peer claimed it, and went no further.
         let ours = self.claim(lent)
             || self.word.load(Ordering::Acquire) == lent.generation << GENERATION_AT | stage::ATTACHING;
         if ours {
@@ -178,7 +178,7 @@ impl Life {
         self.word.compare_exchange(word, word | LEFT[0], Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
-    /// The creator makes a slot free that nobody uses any more. True for one caller, who may give it out again.
+    /// The creator makes a slot free that is no longer used. True for one caller, who may give it out again.
     #[must_use]
     pub fn recycle(&self) -> bool {
         // SYNC: Acquire pairs with `leave` and `decline`.

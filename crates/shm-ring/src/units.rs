@@ -3,7 +3,7 @@
 use madrigal_base::sync::{AtomicU64, Ordering};
 
 const WORD: usize = u64::BITS as usize;
-/// Bits of a tag that say what of the session it is: the direction, and how many units lie together.
+/// Bits of a tag with a part of the session: the direction, and how many units lie together.
 const DETAIL: u64 = 0xff;
 
 /// The random number of a session. Its low byte is zero, and it is not zero itself.
@@ -32,7 +32,7 @@ impl Tag {
     }
 }
 
-/// One bit a unit, set while it is lent; and on the first unit of each loan to whom. Part of the segment.
+/// One bit per unit, set while it is lent. The first unit of each loan also has the borrower's tag. Part of the segment.
 #[repr(C)]
 pub(super) struct Units<const WORDS: usize, const UNITS: usize> {
     lent: [AtomicU64; WORDS],
@@ -68,7 +68,7 @@ impl<const WORDS: usize, const UNITS: usize> Units<WORDS, UNITS> {
         if owner.compare_exchange(tag.on(dir, count), 0, Ordering::Relaxed, Ordering::Relaxed).is_err() {
             return false;
         }
-        // SYNC: Release pairs with `take_bits`: who takes them next finds us done with them.
+        // SYNC: Release pairs with `take_bits`: the next borrower finds us done with them.
         word.fetch_and(!(u64::MAX >> (WORD - count) << (first % WORD)), Ordering::AcqRel);
         true
     }

@@ -6,15 +6,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use madrigal_base::error::{AcceptError, ListenError, Os};
 use madrigal_base::locator::Locator;
-use madrigal_progress::driver::{Driver, Endpoint, Listener, Place};
+use madrigal_progress::driver::{Connection, Driver, Listener, Place};
 use madrigal_progress::engine::{Class, Engine, Next, Registration, Source, Work};
 
 use crate::adapter;
 use crate::op::{Completer, Handler, Op};
 use crate::vlink::VLink;
 
-/// Accepts links. Cloning gives another handle; when the last handle and the last accept posted with a handler are gone, nobody
-/// listens any more. All methods may be called from any thread and from handlers; none blocks.
+/// Accepts links. Cloning gives another handle. Listening ends when the last handle and the last accept posted with a handler are gone. All
+/// methods may be called from any thread and from handlers; none blocks.
 #[derive(Clone)]
 pub struct Acceptor(Arc<Handle>);
 
@@ -111,7 +111,7 @@ impl Accepts {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Nobody listens any more; what is posted completes with that.
+    /// Listening ends; posted accepts complete with that.
     fn close(&self) {
         let mut inner = self.lock();
         let listener = inner.listener.take();
@@ -124,7 +124,7 @@ impl Accepts {
     }
 
     /// The next accept that can complete, and how.
-    fn next(&self) -> Option<(Posted, Result<Endpoint, AcceptError>)> {
+    fn next(&self) -> Option<(Posted, Result<Connection, AcceptError>)> {
         let mut inner = self.lock();
         while matches!(inner.posted.front(), Some(Posted::Tell(completer)) if completer.is_orphan()) {
             inner.posted.pop_front();
@@ -141,7 +141,7 @@ impl Accepts {
         Some((inner.posted.pop_front()?, arrived))
     }
 
-    fn link(&self, endpoint: Endpoint) -> Result<VLink, AcceptError> {
+    fn link(&self, endpoint: Connection) -> Result<VLink, AcceptError> {
         let failed = |os| AcceptError::System { at: self.at.clone(), os };
         let stream = adapter::adapt(endpoint).ok_or_else(|| AcceptError::Closed { at: self.at.clone() })?;
         VLink::new(&self.engine, self.class, stream).map_err(failed)

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use madrigal_base::error::{ReadError, WriteError};
 use madrigal_base::locator::Locator;
 use madrigal_progress::driver::{
-    ByteRx, ByteTx, Endpoint, Ends, Packet, PacketRx, PacketTx, Read, Signal, Watched, Wrote,
+    ByteRx, ByteTx, Connection, Ends, Packet, PacketRx, PacketTx, Read, Signal, Watched, Wrote,
 };
 use madrigal_progress::wait::Peer;
 
@@ -35,14 +35,14 @@ pub trait Adapter: Sync {
     fn name(&self) -> &'static str;
 
     /// Makes a stream of the endpoint, or gives it back when it is of a paradigm this adapter is not for. Does not block.
-    fn adapt(&self, endpoint: Endpoint) -> Result<Stream, Box<Endpoint>>;
+    fn adapt(&self, endpoint: Connection) -> Result<Stream, Box<Connection>>;
 }
 
 /// Every adapter, the cheapest first.
 pub static ADAPTERS: &[&dyn Adapter] = &[&Straight, &Cross];
 
 /// Makes a stream of an endpoint by the first adapter that takes it. `None`: none does.
-pub fn adapt(endpoint: Endpoint) -> Option<Stream> {
+pub fn adapt(endpoint: Connection) -> Option<Stream> {
     let mut endpoint = endpoint;
     for adapter in ADAPTERS {
         match adapter.adapt(endpoint) {
@@ -61,11 +61,11 @@ impl Adapter for Straight {
         "straight"
     }
 
-    fn adapt(&self, endpoint: Endpoint) -> Result<Stream, Box<Endpoint>> {
-        let Endpoint { ends, signal, local, peer } = endpoint;
+    fn adapt(&self, endpoint: Connection) -> Result<Stream, Box<Connection>> {
+        let Connection { ends, signal, local, peer } = endpoint;
         match ends {
             Ends::Bytes(rx, tx) => Ok(Stream { rx, tx, signal, local, peer, adapter: self.name() }),
-            ends @ Ends::Packets(..) => Err(Box::new(Endpoint { ends, signal, local, peer })),
+            ends @ Ends::Packets(..) => Err(Box::new(Connection { ends, signal, local, peer })),
         }
     }
 }
@@ -78,14 +78,14 @@ impl Adapter for Cross {
         "cross"
     }
 
-    fn adapt(&self, endpoint: Endpoint) -> Result<Stream, Box<Endpoint>> {
-        let Endpoint { ends, signal, local, peer } = endpoint;
+    fn adapt(&self, endpoint: Connection) -> Result<Stream, Box<Connection>> {
+        let Connection { ends, signal, local, peer } = endpoint;
         match ends {
             Ends::Packets(rx, tx) => {
                 let (rx, tx) = (Box::new(CrossRx { rx, taken: 0 }), Box::new(CrossTx { tx }));
                 Ok(Stream { rx, tx, signal, local, peer, adapter: self.name() })
             }
-            ends @ Ends::Bytes(..) => Err(Box::new(Endpoint { ends, signal, local, peer })),
+            ends @ Ends::Bytes(..) => Err(Box::new(Connection { ends, signal, local, peer })),
         }
     }
 }
@@ -171,7 +171,7 @@ impl ByteTx for CrossTx {
                 Ok(Wrote::Bytes(n)) => done += n,
                 Ok(Wrote::WouldBlock) if done == 0 => return Ok(Wrote::WouldBlock),
                 Err(error) if done == 0 => return Err(error),
-                // What was taken is told first; the rest is tried again.
+                // What was taken is reported first; the rest is tried again.
                 Ok(Wrote::WouldBlock) | Err(_) => break,
             }
         }

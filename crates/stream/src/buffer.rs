@@ -1,4 +1,4 @@
-//! The buffer of a posted operation: the only place of this crate that looks behind a piece.
+//! The buffer of a posted operation: the only place of this crate that dereferences a piece.
 
 use madrigal_sys::piece::Piece;
 
@@ -6,7 +6,7 @@ use madrigal_sys::piece::Piece;
 pub(crate) enum Buffer {
     /// It comes back with the outcome.
     Own(Vec<u8>),
-    /// Memory that was lent until the operation is over.
+    /// Memory that is lent until the operation completes.
     Lent(Piece),
 }
 
@@ -25,8 +25,8 @@ impl Buffer {
         match self {
             Self::Own(buf) => buf,
             Self::Lent(piece) if piece.is_empty() => &mut [],
-            // SAFETY: writable and nobody else's until the read is over, by the promise of `Piece::lend`; the queue drops the buffer
-            // when it is, and lends it to one look at a time.
+            // SAFETY: writable and used by no other code until the read completes, by the promise of `Piece::lend`; the queue then drops
+            // the buffer, and lends it to one caller at a time.
             Self::Lent(piece) => unsafe { core::slice::from_raw_parts_mut(piece.at(), piece.len()) },
         }
     }

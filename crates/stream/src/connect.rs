@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use madrigal_base::error::{ConnectError, Os};
 use madrigal_base::locator::Locator;
-use madrigal_progress::driver::{Connecting, Driver, Endpoint, Pending, Place};
+use madrigal_progress::driver::{Connecting, Connection, Driver, Pending, Place};
 use madrigal_progress::engine::{Engine, Next, Registration, Source, Work};
 use madrigal_sys::time;
 
@@ -39,7 +39,7 @@ pub fn connect_with(
     Attempting(Arc::downgrade(&begin(engine, driver, to, place, Then::Call(handler))))
 }
 
-/// A connect that was posted with a handler, for who may want to take it back.
+/// A connect that was posted with a handler, for a caller that may want to take it back.
 #[derive(Clone)]
 pub struct Attempting(Weak<Attempt>);
 
@@ -93,11 +93,11 @@ struct Inner {
 
 enum State {
     Going(Box<dyn Pending>),
-    Decided(Result<Box<Endpoint>, ConnectError>),
+    Decided(Result<Box<Connection>, ConnectError>),
 }
 
 impl Attempt {
-    /// A descriptor of what is already decided is told at once; everything else is the engine's.
+    /// The descriptor of a connect that is already decided is notified at once; everything else is the engine's.
     fn start(self: &Arc<Self>) {
         let mut inner = self.lock();
         if matches!((&inner.state, &inner.then), (State::Decided(_), Some(Then::Tell(_)))) {
@@ -134,7 +134,7 @@ impl Attempt {
         // The engine forgets the descriptor before it is closed.
         drop(registration);
         drop(state);
-        tell(then, Err(closed()));
+        complete(then, Err(closed()));
     }
 
     fn deadline(&self) -> u64 {
@@ -146,7 +146,7 @@ impl Attempt {
     }
 
     /// What has been decided, if anything.
-    fn decision(&self, inner: &mut Inner) -> Option<Result<Box<Endpoint>, ConnectError>> {
+    fn decision(&self, inner: &mut Inner) -> Option<Result<Box<Connection>, ConnectError>> {
         if let State::Going(pending) = &mut inner.state {
             match pending.poll() {
                 Ok(Some(endpoint)) => return Some(Ok(Box::new(endpoint))),
@@ -163,7 +163,7 @@ impl Attempt {
         }
     }
 
-    fn link(&self, endpoint: Endpoint) -> Result<VLink, ConnectError> {
+    fn link(&self, endpoint: Connection) -> Result<VLink, ConnectError> {
         let failed = |os| ConnectError::System { to: self.to.clone(), os };
         let stream = adapter::adapt(endpoint).ok_or_else(|| ConnectError::NoDriver { to: self.to.clone() })?;
         VLink::new(&self.engine, self.engine.class(self.driver), stream).map_err(failed)
@@ -183,7 +183,7 @@ impl Source for Attempt {
         // Before the link is made: it registers the same descriptor.
         drop(registration);
         let outcome = decision.and_then(|endpoint| self.link(*endpoint));
-        tell(then, outcome);
+        complete(then, outcome);
         Work { count: 1, next: Next::Park }
     }
 
@@ -192,7 +192,7 @@ impl Source for Attempt {
     }
 }
 
-fn tell(then: Option<Callback>, outcome: Result<VLink, ConnectError>) {
+fn complete(then: Option<Callback>, outcome: Result<VLink, ConnectError>) {
     match then {
         Some(Then::Tell(completer)) => completer.complete(outcome),
         Some(Then::Call(handler)) => handler.call(&(), outcome),

@@ -27,7 +27,7 @@ pub(crate) struct Core {
     end: Mutex<End>,
 }
 
-/// Who waits for the end of a link, and how far it has come.
+/// What waits for the end of a link, and how far it has come.
 #[derive(Default)]
 struct End {
     closers: Vec<Then<(), ()>>,
@@ -79,7 +79,7 @@ impl Core {
         }
     }
 
-    /// Whatever is posted, or will be, fails. The peer is not told.
+    /// Posted and later operations fail. The peer is not notified.
     pub(crate) fn refuse(&self) {
         self.rx.lock().close();
         let mut tx = self.tx.lock();

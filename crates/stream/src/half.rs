@@ -32,7 +32,7 @@ impl Filled {
     }
 }
 
-/// A driver's signal, and whether it was reported since each direction last asked.
+/// A driver's signal, and for each direction whether it was reported since the last check.
 pub(crate) struct Fresh {
     signal: Arc<dyn Signal>,
     rx: AtomicBool,
@@ -74,7 +74,7 @@ struct In {
     end: Option<Box<dyn ByteRx>>,
     peer: Locator,
     cheap: bool,
-    /// The last read left nothing behind: the next would be a system call in vain, until the signal says otherwise.
+    /// The last read left nothing behind: another one would be a useless system call until the signal is reported.
     dry: bool,
     failed: Option<ReadError>,
 }
@@ -86,7 +86,7 @@ impl Rx {
         Self { input, signal: Some(signal), queue: Queue::new() }
     }
 
-    /// Reads at once if nothing is posted before, and unless the driver says that it is too early.
+    /// Reads at once if nothing is posted before, and unless the driver asks to hold back.
     #[inline]
     pub(crate) fn try_now(&mut self, buf: &mut [u8]) -> Option<Result<usize, ReadError>> {
         if !self.queue.is_empty() {

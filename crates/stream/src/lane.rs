@@ -1,8 +1,8 @@
-//! One direction of a link: its posted operations, and the two who make them progress - the engine, for all of them, and the thread
-//! that polls or waits for the one in front, for that one alone, with nothing between it and the driver.
+//! One direction of a link and its posted operations. Two parties make them progress: the engine, for all of them; and the thread that
+//! polls or waits for the front one, for that one alone, with nothing between it and the driver.
 //!
-//! The half is guarded by a lock of its own, so the directions do not meet. Who leaves operations behind in the queue that nobody
-//! looks after wakes the link in the engine.
+//! The half is guarded by a lock of its own, so the directions do not meet. A thread that leaves unattended operations in the queue wakes
+//! the link in the engine.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::collections::VecDeque;
@@ -14,7 +14,7 @@ use madrigal_progress::wait::{Peer, Waiter};
 use madrigal_sys::spin_lock::{SpinGuard, SpinLock};
 use madrigal_sys::time;
 
-/// A waiting thread runs the engine after this many polls of its own link, so that nobody else starves meanwhile.
+/// A waiting thread runs the engine after this many polls of its own link, so that other sources do not starve meanwhile.
 const POLLS_PER_PASS: u32 = 64;
 /// The same for waits that end soon: one pass for this many of them.
 const WAITS_PER_PASS: u32 = 256;
@@ -26,7 +26,7 @@ pub(crate) struct Posted<B, T> {
     pub(crate) then: Then<T>,
 }
 
-/// A read or write that is over, and what it came to.
+/// A completed read or write, and its outcome.
 pub(crate) struct Completed<B, T> {
     pub(crate) op: Posted<B, T>,
     pub(crate) outcome: T,
@@ -34,15 +34,15 @@ pub(crate) struct Completed<B, T> {
 
 /// How a posted read or write completes.
 pub(crate) enum Then<T> {
-    /// Its descriptor asks for it. `sleeping`: somebody sleeps until then.
+    /// Its descriptor takes it. `sleeping`: a thread sleeps until then.
     Keep { sleeping: bool },
     /// It is called. What it holds, such as a handle of the link, lives until then.
     Call(Box<dyn FnOnce(T) + Send>),
-    /// Nobody wants to know.
+    /// The outcome is not wanted.
     Drop,
 }
 
-/// The posted operations of one direction, and outcomes nobody has asked for yet.
+/// The posted operations of one direction, and outcomes not taken yet.
 pub(crate) struct Queue<B, T> {
     posted: VecDeque<Posted<B, T>>,
     done: Vec<(u64, T)>,
@@ -91,7 +91,7 @@ impl<B, T> Queue<B, T> {
         self.next
     }
 
-    /// Forgets an operation nobody waits for any more. `keep_running`: it has begun, and only its outcome is unwanted.
+    /// Forgets an operation that is no longer waited for. `keep_running`: it has begun, and only its outcome is unwanted.
     pub(crate) fn forget(&mut self, id: u64, keep_running: bool) {
         self.done.retain(|(done, _)| *done != id);
         if keep_running {
@@ -140,14 +140,14 @@ pub(crate) trait Half: Send + Sized {
     /// The driver's end, as a thing to wait for; `None` once it is closed.
     fn end(&mut self) -> Option<&mut dyn Watched>;
 
-    /// Whether trying is useless until the signal is reported, which it was not since the last try. Only the engine asks, for it is
-    /// told of every report.
+    /// Whether trying is useless until the signal is reported, which it was not since the last try. Only the engine calls this, for it gets
+    /// every report.
     fn is_dry(&mut self) -> bool;
 
-    /// Whether the signal was reported since this was last asked: then a poll may be due that nobody else will do.
+    /// Whether the signal was reported since the last call: then a poll may be due that no other thread will do.
     fn was_reported(&self) -> bool;
 
-    /// Whether an operation that has begun must go on when nobody wants its outcome.
+    /// Whether an operation that has begun must go on when its outcome is not wanted.
     const GOES_ON: bool;
 }
 
@@ -216,7 +216,7 @@ impl<H: Half> Lane<H> {
         !half.queue().is_empty() && half.end().is_none_or(|end| end.arm())
     }
 
-    /// Looks whether operation `id` completed, trying it if it is in front; else runs the engine.
+    /// Checks whether operation `id` completed, trying it if it is in front; else runs the engine.
     pub(crate) fn poll(&self, id: u64, engine: &Engine) -> Option<H::Outcome> {
         let mut half = self.lock();
         let queue = half.queue();
@@ -262,7 +262,7 @@ impl<H: Half> Lane<H> {
         }
     }
 
-    /// Looks as long as the wait policy allows; if that was in vain, returns when it began.
+    /// Polls as long as the wait policy allows; if nothing came, returns when it began.
     fn spin(&self, id: u64, engine: &Engine, deadline: Option<u64>) -> Result<H::Outcome, u64> {
         let mut half = self.lock();
         if let Some(outcome) = half.queue().take(id) {
@@ -325,7 +325,7 @@ impl<H: Half> Lane<H> {
 
     #[inline]
     fn unattend(&self, mut half: SpinGuard<'_, H>, engine: &Engine) {
-        // SYNC: Release pairs with the Acquire in `work` and `arm`; whoever saw it set relies on `leave`.
+        // SYNC: Release pairs with the Acquire in `work` and `arm`; a thread that saw it set relies on `leave`.
         self.attended.store(false, Ordering::Release);
         let queue = half.queue();
         queue.waits = queue.waits.wrapping_add(1);
@@ -350,7 +350,7 @@ impl<H: Half> Lane<H> {
     }
 }
 
-/// Hands an outcome to whom it may concern, with the half unlocked.
+/// Hands an outcome to its receiver, with the half unlocked.
 fn deliver<H: Half>(mut half: SpinGuard<'_, H>, completed: Completed<H::Body, H::Outcome>, engine: &Engine) {
     let Completed { op, outcome } = completed;
     match op.then {

@@ -4,8 +4,8 @@
 //! blocks. A posted operation completes in one of two ways, chosen when it is posted:
 //!
 //! * by **descriptor**: the post returns an object to poll or to wait on;
-//! * by **handler** (`..._with`): a function is called on a thread that turns the engine or waits, never inside the post. It may post
-//!   again, wait, and run the engine.
+//! * by **handler** (`..._with`): a function is called on a thread that runs the engine or waits, never inside the post. It may post again,
+//!   wait, and run the engine.
 //!
 //! ```text
 //!   user --post--> VLink (queues of posted reads, writes) --adapter--> driver's endpoint

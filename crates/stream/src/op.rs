@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use madrigal_progress::engine::Engine;
 use madrigal_progress::wait::Waiter;
 
-/// A function to be called when an operation completes: with the object it was posted on and what came of it. Cloning is cheap and
+/// A function to be called when an operation completes: with the object it was posted on and the outcome. Cloning is cheap and
 /// allocates nothing, so one handler may be posted again and again.
 pub struct Handler<C: ?Sized, T>(Arc<Function<C, T>>);
 
@@ -44,7 +44,7 @@ pub struct Op<T> {
 }
 
 impl<T> Op<T> {
-    /// An operation that is over already.
+    /// An operation that is complete already.
     pub fn ready(engine: &Arc<Engine>, outcome: T) -> Self {
         let (op, completer) = Self::new(Arc::clone(engine));
         completer.complete(outcome);
@@ -160,7 +160,7 @@ impl<T> Slot<T> {
 
 /// How a posted connect, accept or close completes.
 pub(crate) enum Then<C, T> {
-    /// Its descriptor is told.
+    /// Its descriptor is notified.
     Tell(Completer<T>),
     /// A handler is called.
     Call(Handler<C, T>),

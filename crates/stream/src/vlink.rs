@@ -127,9 +127,9 @@ impl VLink {
         LaneThen::Call(Box::new(move |outcome| handler.call(&link, outcome)))
     }
 
-    /// Posts the end: reads posted before complete with [`ReadError::Closed`], writes posted before are written, then the peer sees
-    /// the end of the stream. Later posts fail. Completes when the link is closed on this side. Bytes the peer sent that were not
-    /// read are dropped, and the peer is told by a reset.
+    /// Posts the end: reads posted before complete with [`ReadError::Closed`], writes posted before are written, then the peer sees the end
+    /// of the stream. Later posts fail. Completes when the link is closed on this side. Bytes the peer sent that were not read are dropped;
+    /// the peer sees a reset.
     pub fn close(&self) -> Op<()> {
         let (op, completer) = Op::new(Arc::clone(&self.0.core.engine));
         self.0.core.close(Some(Then::Tell(completer)), false);
@@ -141,14 +141,14 @@ impl VLink {
         self.0.core.close(Some(Then::Call(handler)), false);
     }
 
-    /// Operations that are posted, and later ones, fail with [`ReadError::Closed`] and [`WriteError::Closed`]; the peer is not told before
-    /// [`VLink::abort`], which is to follow. For who ends several links that may be each other's ends: none of them sees the end of another.
+    /// Posted and later operations fail with [`ReadError::Closed`] and [`WriteError::Closed`]. The peer is notified by [`VLink::abort`],
+    /// which must follow. For a caller that ends several links that may be each other's ends: none sees the end of another.
     pub fn refuse(&self) {
         self.0.core.refuse();
     }
 
-    /// Ends the link at once: as [`VLink::close`], but posted writes fail with [`WriteError::Closed`], too. From now on nobody looks at
-    /// the buffers of posted operations, though their outcomes are told as always.
+    /// Ends the link at once: as [`VLink::close`], but posted writes fail with [`WriteError::Closed`], too. From now on the buffers of
+    /// posted operations are not read, though their outcomes are reported as always.
     pub fn abort(&self) {
         self.0.core.abort();
     }
@@ -199,8 +199,8 @@ impl ReadOp<'_> {
         ReadOp(self.0.into_owned())
     }
 
-    /// Looks whether the read completed, trying it if it is the first in line. Does not block. `Ready` once; after that `Pending`
-    /// for ever.
+    /// Checks whether the read completed, trying it if it is the first in line. Does not block. `Ready` once; after that `Pending` for
+    /// ever.
     #[inline]
     pub fn poll(&mut self) -> Poll<Result<Filled, ReadError>> {
         self.0.poll()
@@ -217,7 +217,7 @@ impl ReadOp<'_> {
         self.0.wait_until(deadline)
     }
 
-    /// Takes the read back: the buffer is free. If it had completed, what came of it, so that no byte is lost.
+    /// Takes the read back: the buffer is free. If it had completed, returns the outcome, so that no byte is lost.
     pub fn cancel(mut self) -> Option<Result<Filled, ReadError>> {
         match self.0.cancel() {
             Canceled::Over(outcome) => Some(outcome),
@@ -235,8 +235,8 @@ impl WriteOp<'_> {
         WriteOp(self.0.into_owned())
     }
 
-    /// Looks whether the write completed, trying it if it is the first in line. Does not block. `Ready` once; after that `Pending`
-    /// for ever.
+    /// Checks whether the write completed, trying it if it is the first in line. Does not block. `Ready` once; after that `Pending` for
+    /// ever.
     #[inline]
     pub fn poll(&mut self) -> Poll<Result<Vec<u8>, WriteError>> {
         self.0.poll()
@@ -307,9 +307,9 @@ impl Deref for Ref<'_> {
     }
 }
 
-/// An operation of one direction, seen by who posted it. Once its outcome was given both are `None`.
+/// An operation of one direction, as its poster sees it. Once its outcome was given both are `None`.
 struct LinkOp<'l, H: InLink> {
-    /// What came of it when it was posted.
+    /// Its outcome, if it completed when it was posted.
     outcome: Option<H::Outcome>,
     /// Its link and its number in the queue.
     posted: Option<(Ref<'l>, u64)>,

@@ -1,5 +1,5 @@
-//! A connected socket whose peer is gone is connected anew, to an end of ours: what that sends is read as the peer's, and as it ends the
-//! peer has ended.
+//! Connects a socket whose peer is gone to an end of ours instead. What that end sends is read as the peer's, and when it ends the peer has
+//! ended.
 
 use std::net::{SocketAddr, SocketAddrV6};
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
@@ -13,11 +13,11 @@ use crate::{Errno, process, raw, tcp, time};
 const MOST_NS: u64 = 1_000_000_000;
 /// Between two checks of what is on its way.
 const PAUSE_NS: u64 = 20_000;
-/// What getpeername(2) tells, of a closed connection, too. As long as the address, or shorter.
+/// Returns what getpeername(2) does, also for a closed connection. As long as the address, or shorter.
 const SO_PEERNAME: i32 = 28;
 /// From which ports connect(2) takes one (ip(7); Linux 6.3): the lowest in the low half, the highest in the high one.
 const IP_LOCAL_PORT_RANGE: i32 = 51;
-/// So many sockets of the program's may be at one port; those beyond are not asked to share it.
+/// At most so many sockets of the program share one port; further ones are not made to share it.
 const SHARERS: usize = 64;
 
 /// Where the peer was: an end of ours that waits for the socket.
@@ -29,7 +29,7 @@ pub struct Place {
 }
 
 impl Place {
-    /// The place of the peer of `fd`: its address, with another port if somebody has that.
+    /// The place of the peer of `fd`: its address, with another port if that one is taken.
     pub fn of(fd: RawFd) -> Result<Self, Errno> {
         let (own, peer) = (address(&raw::socket_name(fd, false)?)?, peer_of(fd)?);
         let listener = listen(&[peer, any_port(peer)])?;
@@ -38,7 +38,7 @@ impl Place {
         Ok(place)
     }
 
-    /// Whether it can be connected to: a filter may forbid it, and what is disconnected first is lost.
+    /// Whether it can be connected to. A filter may forbid it, and after the disconnect that would be too late.
     fn try_out(&self, family: AddressFamily) -> Result<(), Errno> {
         let socket = Fd::from(net::socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?);
         within(socket.as_raw_fd(), || net::connect(&socket, &net::getsockname(&self.listener)?))?;
@@ -49,8 +49,8 @@ impl Place {
         Ok(())
     }
 
-    /// Resets the connection of `fd`, empties its queues, and connects it to this place; the end that is ours. Its descriptors,
-    /// registrations and options remain, and its port, unless another process listens there. An error: it stays reset.
+    /// Resets the connection of `fd`, empties its queues, and connects it to this place; returns our end. The descriptors, registrations
+    /// and options remain, and the port, unless another process listens there. An error: it stays reset.
     pub fn connect(&self, fd: RawFd) -> Result<Fd, Errno> {
         raw::disconnect(fd);
         // What was left of the peer's end is gone with the connection, and its port may be free now.
@@ -64,7 +64,7 @@ impl Place {
     fn connect_to(&self, fd: RawFd, listener: &Fd) -> Result<Fd, Errno> {
         // SAFETY: open, as the caller has just named it.
         let socket = unsafe { BorrowedFd::borrow_raw(fd) };
-        // That it was reset is nobody's error.
+        // The reset is our own: drops its error.
         let _ = net::sockopt::socket_error(socket);
         let place = net::getsockname(listener)?;
         let bind = |address: &SocketAddr| net::bind(socket, address);
@@ -73,13 +73,13 @@ impl Place {
             Err(_) => self.connect_from_range(socket, &place)?,
         }
         let end = accept(listener, &net::getsockname(socket)?)?;
-        // The kernel is told that it is connected.
+        // Lets the kernel notice that it is connected.
         let _ = net::connect(socket, &place);
         Ok(end)
     }
 
-    /// Connects from a port that others have, too, to other places: a connect(2) finds it where a bind(2) may not have it. From another
-    /// port, if that is not to be had.
+    /// Connects from a port that other connections have, too, to other places: connect(2) can take it where bind(2) cannot. From another
+    /// port, if it is not available.
     fn connect_from_range(&self, socket: BorrowedFd<'_>, place: &SocketAddrAny) -> Result<(), Errno> {
         let fd = socket.as_raw_fd();
         let set = |option, value: i32| raw::set_sockopt(fd, libc::IPPROTO_IP, option, &value);
@@ -100,7 +100,7 @@ fn only(port: u16) -> i32 {
     (u32::from(port) << 16 | u32::from(port)).cast_signed()
 }
 
-/// Listens at the first of the addresses that can be had.
+/// Listens at the first of the addresses that is available.
 fn listen(at: &[SocketAddr]) -> Result<Fd, Errno> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let mut bound = Err(Errno::ADDRNOTAVAIL);
@@ -182,12 +182,12 @@ pub enum Ending {
     Reset,
     /// A reset in answer to a send behind the end of the stream.
     Pipe,
-    /// One that has been told: the end of the stream, and no send is taken.
+    /// An ending already reported: the end of the stream, and no send is taken.
     Over,
 }
 
-/// Ends a connection, which `fd` has been connected to anew, so that the kernel tells of this ending. A reset does not come before bytes that
-/// have not arrived.
+/// Ends a connection that `fd` was reconnected to, so that the kernel reports this ending. A reset is not sent while bytes have not
+/// arrived.
 pub fn end(fd: RawFd, end: Fd, how: Ending) {
     if how == Ending::Reset && raw::ioctl_int(end.as_raw_fd(), libc::TIOCOUTQ) == Ok(0) {
         reset_at_close(end.as_raw_fd());
@@ -206,7 +206,7 @@ pub fn end(fd: RawFd, end: Fd, how: Ending) {
     }
 }
 
-/// Waits for what packets that are on their way will bring, no longer than that.
+/// Waits for packets on their way, no longer than that time.
 fn await_that(come: impl Fn() -> bool) {
     let most = time::now_ns() + MOST_NS;
     while !come() && time::now_ns() < most {
@@ -310,7 +310,7 @@ mod tests {
 
     use super::*;
 
-    /// A socket whose peer has gone; nobody listens.
+    /// A socket whose peer has gone; there is no listener.
     fn left() -> TcpStream {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -321,7 +321,7 @@ mod tests {
     /// A port that one test gives up for a moment another one would get.
     static PORTS: Mutex<()> = Mutex::new(());
 
-    /// Connects one anew. `None`: its port, which it gives up for a moment, has gone to somebody else.
+    /// Reconnects one. `None`: its port, which it gives up for a moment, was taken by another socket.
     fn connected_anew() -> Option<(TcpStream, Fd)> {
         let socket = left();
         let names = |socket: &TcpStream| (socket.local_addr().unwrap(), socket.peer_addr().unwrap());

@@ -14,8 +14,8 @@ pub fn current() -> u32 {
     rustix::thread::sched_getcpu() as u32
 }
 
-/// How many processors this process and those it talks to may use, to be held against [`runnable`]: all that are online, unless a
-/// cgroup v2 quota (`cpu.max`) grants less than two. An affinity mask says nothing about where the peers run. At least 1.
+/// How many processors this process and its peers may use, to be compared with [`runnable`]: all that are online, unless a cgroup v2 quota
+/// (`cpu.max`) grants less than two. An affinity mask does not limit the peers. At least 1.
 pub fn usable() -> u32 {
     if quota().is_some_and(|q| q < 2) { 1 } else { online() }
 }
@@ -54,13 +54,13 @@ pub fn open_load() -> Result<OwnedFd, Errno> {
     rustix::fs::open(c"/proc/loadavg", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
 }
 
-/// Has [`runnable`] read from this descriptor of `/proc/loadavg` from now on, which whoever made it keeps open; -1: open one each time.
-/// Returns the one before. (A descriptor that is opened takes the least number for a moment, on which another thread may count.)
+/// Makes [`runnable`] read from this descriptor of `/proc/loadavg`, which the caller keeps open; -1: it opens one each time. Returns the
+/// one before. (A newly opened descriptor takes the least number for a moment, which may matter to another thread.)
 pub fn read_load_from(fd: c_int) -> c_int {
     LOAD.swap(fd, Ordering::Relaxed)
 }
 
-/// What [`read_load_from`] was told last.
+/// The last argument of [`read_load_from`].
 pub fn load_fd() -> c_int {
     LOAD.load(Ordering::Relaxed)
 }
@@ -101,7 +101,7 @@ pub fn visit(there: u32) {
     }
 }
 
-/// Asks for the cache line `at` begins in, to be written soon. Only a hint, and nothing where the processor has none.
+/// Prefetches the cache line `at` begins in, to be written soon. Only a hint, and nothing if the processor has none.
 #[inline]
 pub fn claim<T>(at: &T) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]

@@ -1,17 +1,17 @@
 //! Critical parts of a call, which no signal handler of the program's interrupts.
 //!
-//! The program's handlers are called by one of ours, which asks [`keep`] first. A signal that comes while its thread is in a critical part is
-//! kept, and all that could come behind it are blocked; as the part ends it is sent again, to this thread, as the kernel told it. Where no
-//! signal comes a part costs a count in the thread's own memory, and no system call.
+//! Our handler runs in front of the program's, and calls [`keep`] first. A signal that comes while its thread is in a critical part is
+//! deferred, and every signal that could follow is blocked. As the part ends the signal is sent again, to this thread, with the kernel's
+//! information. If no signal comes a part costs a count in the thread's own memory, and no system call.
 //!
 //! ```text
 //!   depth 0 --enter--> 1, 2 .. --leave--> 0
 //!   kept: none --(a signal at depth > 0)--> one, all blocked --(depth 0)--> none, sent again, the thread's mask as it is to be
 //! ```
-//! While one is kept the thread's mask stands here, and is changed here (`block`, `set_mask`).
+//! While one is deferred the thread's mask is stored here, and changed here (`block`, `set_mask`).
 //!
-//! Where several signals come at once the kernel stacks their handlers, and the last one runs first: it is kept, and the others, which find
-//! one kept, are sent again at once, for they are blocked by then. The mask of the part is what the first of them interrupted.
+//! If several signals come at once the kernel stacks their handlers, and the last one runs first. It is deferred. The others find that, and
+//! are sent again at once, for they are blocked by then. The mask of the part is the one that the first of them interrupted.
 
 use core::cell::UnsafeCell;
 use core::ffi::c_void;
@@ -28,9 +28,9 @@ struct Thread {
     depth: AtomicU32,
     keeps: AtomicBool,
     info: UnsafeCell<Info>,
-    /// The mask that the thread is to have when nothing is kept any more.
+    /// The mask of the thread when no signal is deferred any more.
     mask: AtomicU64,
-    /// What was blocked as one was kept.
+    /// What was blocked when one was deferred.
     blocked: AtomicU64,
 }
 
@@ -82,7 +82,7 @@ impl Drop for Critical {
 }
 
 impl Thread {
-    /// What is kept comes now, or once it is blocked no more.
+    /// Delivers the deferred signal, or leaves it pending while the program blocks it.
     #[cold]
     fn release(&self) {
         // SAFETY: all signals are blocked, so no handler writes there.
@@ -94,7 +94,7 @@ impl Thread {
     }
 }
 
-/// Runs a sleep of a critical part, in which handlers run as they come; what was kept comes first.
+/// Runs a sleep of a critical part, in which handlers run as they come; a deferred signal comes first.
 pub fn outside<T>(sleep: impl FnOnce() -> T) -> T {
     let depth = THREAD.with(|thread| {
         let depth = thread.depth.load(Relaxed);
@@ -111,7 +111,7 @@ pub fn outside<T>(sleep: impl FnOnce() -> T) -> T {
     result
 }
 
-/// In a handler: true if this signal is kept, and is to do nothing now.
+/// In a handler: true if this signal is deferred; then it must do nothing now.
 ///
 /// # Safety
 /// `info` and `context` are what the kernel gave to the handler that calls this.
@@ -127,16 +127,17 @@ pub unsafe fn keep(info: *const siginfo_t, context: *mut c_void) -> bool {
                 &mut *(&raw mut (*context.cast::<ucontext_t>()).uc_sigmask).cast::<u64>(),
             )
         };
-        // First of all: a handler on top of this one finds it so.
+        // First of all: a handler on top of this one must see it.
         let is_first = !thread.keeps.swap(true, Relaxed);
         if is_first {
-            // SAFETY: who finds one kept does not write there, nor does `release` before the part ends.
+            // SAFETY: a handler that finds one deferred does not write there, nor does `release` before the part ends.
             unsafe { *thread.info.get() = info };
         } else {
-            // Blocked in its own handler, and behind it by what follows.
+            // Blocked in its own handler, and after it by the mask set below.
             raw::send_to_self(&info);
         }
-        // One that the process ignored when the first was kept, and does not now, has interrupted the part as that left it.
+        // The process may have ignored this signal when the first was deferred, and not now. Then it interrupted the part with its mask of
+        // then.
         let blocked = thread.blocked.load(Relaxed);
         if is_first || *mask & blocked != blocked {
             thread.mask.store(*mask, Relaxed);
@@ -148,7 +149,7 @@ pub unsafe fn keep(info: *const siginfo_t, context: *mut c_void) -> bool {
     })
 }
 
-/// In the child of a fork that was a critical part: what is kept is the parent's.
+/// In the child of a fork that was a critical part: the deferred signal is the parent's.
 pub fn leave_to_parent() {
     THREAD.with(|thread| {
         if thread.keeps.swap(false, Relaxed) {
@@ -163,12 +164,12 @@ pub(crate) fn is_inside() -> bool {
     THREAD.with(|thread| thread.depth.load(Relaxed)) > 0
 }
 
-/// Whether one is kept.
+/// Whether a signal is deferred.
 pub fn keeps_one() -> bool {
     THREAD.with(|thread| thread.keeps.load(Relaxed))
 }
 
-/// Blocks these signals, too; returns those that were.
+/// Blocks these signals, too; returns those that were blocked before.
 pub(crate) fn block(more: u64) -> Result<u64, Errno> {
     THREAD.with(|thread| {
         let mut before = u64::MAX;
@@ -178,7 +179,7 @@ pub(crate) fn block(more: u64) -> Result<u64, Errno> {
                 return Ok(before);
             }
         }
-        // One is kept, since just now perhaps: then the kernel has told of what that has blocked.
+        // One is deferred, perhaps since just now: then the kernel's result includes the signals blocked by that.
         before &= thread.mask.load(Relaxed);
         thread.mask.store(before | more, Relaxed);
         Ok(before)

@@ -11,9 +11,9 @@ use crate::process::{own_pid, proc_path};
 /// An entry of an event set.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Entry {
-    /// Of a one-shot entry that has been told of, only the flags are left.
+    /// A one-shot entry that was reported has only its flags left.
     pub events: u32,
-    /// The data it tells.
+    /// The data it reports.
     pub data: u64,
 }
 
@@ -22,7 +22,7 @@ const LINE: usize = 256;
 
 /// The entry of descriptor `fd` in the set `epfd`, made by this process or one that shares the set. `None`: there is none.
 pub fn entry(epfd: c_int, fd: c_int) -> Result<Option<Entry>, Errno> {
-    // SAFETY: only asked, for the time of the call.
+    // SAFETY: only queried, for the time of the call.
     let ino = rustix::fs::fstat(unsafe { BorrowedFd::borrow_raw(fd) })?.st_ino;
     let path = proc_path(own_pid(), format_args!("fdinfo/{epfd}"));
     let file = crate::fd::Fd::from(rustix::fs::open(path.as_c_str(), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?);
@@ -85,7 +85,7 @@ mod tests {
         let seen = entry(epfd, fd).unwrap().unwrap();
         assert_eq!((seen.events & !always, seen.data), (wanted, 0xfedc_ba98_7654_3210));
         assert_eq!(entry(epfd, other.as_raw_fd()), Ok(None));
-        // Told once: it asks for nothing any more.
+        // Reported once: it wants nothing any more.
         let mut reported = [libc::epoll_event { events: 0, u64: 0 }; 1];
         // SAFETY: room for one event; no mask.
         unsafe { raw::epoll_pwait(epfd, reported.as_mut_ptr(), 1, 0, core::ptr::null()) }.unwrap();

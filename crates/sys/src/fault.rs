@@ -1,13 +1,12 @@
-//! Copies from and to a program's memory that end where the memory does, as those of a system call do (`EFAULT`), instead of with a
-//! signal.
+//! Copies from and to a program's memory. They stop where the memory ends, as those of a system call do (`EFAULT`), without a signal.
 //!
-//! The copy is one function of known extent, and so is the read of a word. A fault inside raises `SIGSEGV` or `SIGBUS` as any other; the
-//! handler of whoever uses this asks [`mend`], which recognises the place and lets the function return with what it had copied. The
-//! handler is the caller's to install: without one a bad address ends the process, as it would anyway.
+//! The copy is one function of known extent, and so is the read of a word. A fault inside raises `SIGSEGV` or `SIGBUS` as usual. The
+//! caller's handler must call [`mend`], which recognises the place and makes the function return with what it had copied. The caller
+//! installs that handler: without one a bad address ends the process, as it would anyway.
 
 use core::mem::MaybeUninit;
 
-/// Copies `n` bytes; how many were copied surely. Less than `n`: one of the addresses behind them is bad.
+/// Copies `n` bytes; returns how many were surely copied. Less than `n`: one of the addresses behind them is bad.
 ///
 /// # Safety
 /// Ranges that are mapped belong to the caller: it may read the source, and write to the target, and they do not overlap. Others may
@@ -294,10 +293,10 @@ mod tests {
         }
     }
 
-    /// Two pages, of which the second one is nobody's.
+    /// Two pages; the second one is not accessible.
     fn half() -> *mut u8 {
         use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect};
-        // SAFETY: fresh memory, of which nobody else knows.
+        // SAFETY: fresh memory, which no other code knows.
         unsafe {
             let prot = ProtFlags::READ | ProtFlags::WRITE;
             let pages = mmap_anonymous(core::ptr::null_mut(), 8192, prot, MapFlags::PRIVATE).unwrap();

@@ -1,5 +1,5 @@
-//! A descriptor of ours, closed by a system call of ours: the standard library's passes through the C library, and so through the
-//! hooks of whoever is preloaded - possibly us.
+//! A descriptor of ours, closed by a system call of ours. The standard library would close it through the C library, and so through the
+//! hooks of a preloaded library - possibly ours.
 
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -54,7 +54,7 @@ impl Drop for Fd {
     }
 }
 
-/// A socket whose peer has reset the connection: the next call on it says so.
+/// A socket whose peer has reset the connection: the next call on it returns that error.
 pub fn reset_socket() -> Result<Fd, Errno> {
     let pair = rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     let (reset, peer) = (Fd::from(pair.0), Fd::from(pair.1));
@@ -66,7 +66,7 @@ pub fn reset_socket() -> Result<Fd, Errno> {
 
 /// The number `fd` stands for what `by` does, and survives exec (dup3(2)). What it stood for stays open by its other descriptors.
 pub fn replace(fd: RawFd, by: impl AsFd) -> Result<(), Errno> {
-    // SAFETY: no memory; what becomes of the number is the caller's matter, who named it.
+    // SAFETY: no memory is passed; the caller chose the number, and decides what it stands for.
     let mut place = ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(fd) });
     rustix::io::dup3(by, &mut place, DupFlags::empty())
 }

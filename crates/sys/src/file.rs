@@ -1,4 +1,4 @@
-//! What stands behind a descriptor that is to be sent from: files and pipes.
+//! The file or pipe behind a descriptor that the program sends from.
 
 use core::ffi::c_int;
 use std::os::fd::BorrowedFd;
@@ -36,6 +36,6 @@ fn stat(fd: c_int) -> Option<Stat> {
 }
 
 fn borrow<'a>(fd: c_int) -> BorrowedFd<'a> {
-    // SAFETY: a number that is not -1, of the program's, used for one call; the kernel says so if nothing is open there.
+    // SAFETY: a number that is not -1, of the program's, used for one call; the kernel returns an error if nothing is open there.
     unsafe { BorrowedFd::borrow_raw(fd) }
 }

@@ -1,8 +1,9 @@
-//! System calls that rustix lacks, and memory that needs `unsafe`: what every other crate of ours stands on.
+//! System calls that rustix lacks, and memory that needs `unsafe`: a base for crates that work with sockets, signals or shared memory.
 //!
-//! Everything here goes to the kernel directly: through [`rustix`] (whose `linux_raw` backend makes the call itself) or, for
-//! the few calls rustix lacks or that take the host program's own pointers, through [`raw`]. Nothing passes through libc, so
-//! the engine can live inside a preloaded library without ever meeting its own hooks.
+//! System calls go to the kernel directly: through [`rustix`] (whose `linux_raw` backend makes the call itself) or, for the few calls that
+//! rustix lacks or that take the host program's own pointers, through [`raw`]. None passes through libc, so the engine can live inside a
+//! preloaded library without meeting its own hooks. One exception: [`namespace::fork_into`], for programs of one thread that are not
+//! preloaded, reads a directory through the standard library.
 #![allow(unsafe_code)]
 
 pub mod anew;
@@ -26,7 +27,7 @@ pub mod time;
 
 pub use rustix::io::Errno;
 
-/// An error by a number that may be anything: what a peer, or another library, wrote. `EIO` where it is none.
+/// An error from a number that may be anything, such as one written by a peer or another library. `EIO` if it is none.
 pub fn errno_from(code: i32) -> Errno {
     // `from_raw_os_error` panics for any other.
     if (1..4096).contains(&code) { Errno::from_raw_os_error(code) } else { Errno::IO }

@@ -5,9 +5,9 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::thread::futex;
 
-/// Set in the lock word while somebody sleeps on it.
+/// Set in the lock word while a thread sleeps on it.
 const WAITERS: u32 = 1 << 31;
-/// How often a taken lock is looked at before sleeping; the critical parts are copies of at most a ring's size.
+/// How often a taken lock is checked before sleeping; the critical parts are copies of at most a ring's size.
 const SPINS: u32 = 100;
 
 /// The lock. Zeroed memory is an open lock.
@@ -61,7 +61,7 @@ impl Lock {
         self.0.store(thread_id(), Ordering::Relaxed);
     }
 
-    /// Opens the lock whoever held it. Only for the child after fork(2), where the holder does not exist.
+    /// Opens the lock, whichever thread held it. Only for the child after fork(2), where the holder does not exist.
     pub fn reset(&self) {
         self.0.store(0, Ordering::Relaxed);
     }
@@ -83,8 +83,8 @@ impl Lock {
                 }
                 continue;
             }
-            // By exchange: a bit set in a word that was opened in between would stand for a lock that nobody has, and a signal handler
-            // that came before it was taken off again would wait for its own thread.
+            // By exchange: a bit set in a word opened in between would stand for a lock without a holder. A signal handler that came before
+            // the bit was cleared would then wait for its own thread.
             let marked = self.0.compare_exchange(seen, seen | WAITERS, Ordering::Relaxed, Ordering::Relaxed).is_ok();
             if marked {
                 let _ = futex::wait(&self.0, futex::Flags::PRIVATE, seen | WAITERS, None);

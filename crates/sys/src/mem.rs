@@ -40,7 +40,7 @@ impl SharedMap {
         Ok(map)
     }
 
-    /// Memory shared with children made by fork(2), and nobody else; zeroed.
+    /// Memory shared only with children made by fork(2); zeroed.
     pub fn anonymous(len: usize) -> Result<Self, Errno> {
         // SAFETY: a fresh mapping at an address of the kernel's choice aliases nothing.
         let base = unsafe {

@@ -1,6 +1,6 @@
 //! Namespaces: processes that start in new ones, and the network devices that live in them.
 //!
-//! What forks here continues with a copy of one thread. So it is only for programs of one thread; [`fork_into`] refuses others.
+//! A fork here continues with a copy of one thread. So it is only for programs of one thread; [`fork_into`] refuses others.
 
 use core::ffi::c_int;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -27,14 +27,14 @@ pub fn fork_into(kinds: UnshareFlags) -> Result<Forked, Errno> {
     if threads > 1 {
         return Err(Errno::AGAIN);
     }
-    // SAFETY: there is one thread (just counted, and nobody but it could start another), so the child's copy of this process is whole.
+    // SAFETY: there is one thread (just counted, and only that one could start another), so the child's copy of this process is whole.
     let child = unsafe { raw::fork(u64::from(kinds.bits())) }?;
     Ok(Pid::from_raw(child).map_or(Forked::Child, Forked::Parent))
 }
 
 /// Moves this process into new namespaces of these kinds; for pid namespaces, its future children.
 pub fn unshare(kinds: UnshareFlags) -> Result<(), Errno> {
-    // SAFETY: the table of descriptors is shared with nobody: this flag is taken out.
+    // SAFETY: no other task shares the table of descriptors: this flag is taken out.
     unsafe { rustix::thread::unshare_unsafe(kinds.difference(UnshareFlags::FILES)) }
 }
 

@@ -1,7 +1,7 @@
-//! Pieces of memory that somebody lent: a pointer and a length, kept longer than a borrow can be, until an operation is over.
+//! Pieces of lent memory: a pointer and a length, kept longer than a borrow can be, until an operation is over.
 //!
-//! [`Piece::lend`] is the one unsafe step: who lends vouches that the memory stays, and may be written where it is received into,
-//! until the operation it was lent to is over. Everything done with a piece afterwards is safe and checks its bounds.
+//! [`Piece::lend`] is the one unsafe step: the lender vouches that the memory stays until the operation it was lent to is over, and may be
+//! written if it is received into. Everything done with a piece afterwards is safe and checks its bounds.
 
 use core::ptr;
 use std::io::IoSlice;
@@ -16,7 +16,7 @@ pub struct Piece {
     len: usize,
 }
 
-// SAFETY: a piece is an address and a length; who lent it vouches for the memory from whatever thread it is used.
+// SAFETY: a piece is an address and a length; its lender vouches for the memory, for use from any thread.
 unsafe impl Send for Piece {}
 // SAFETY: as above; nothing in a piece changes.
 unsafe impl Sync for Piece {}
@@ -29,7 +29,7 @@ impl Piece {
     ///
     /// # Safety
     /// Until the operation this is lent to is over (completed, cancelled, or never begun), the bytes are readable, writable if the
-    /// operation writes to them, and nobody else writes to them, or reads them while the operation writes.
+    /// operation writes to them, and no other code writes to them, or reads them while the operation writes.
     pub unsafe fn lend(at: *const u8, len: usize) -> Self {
         Self { at: at.cast_mut(), len }
     }
@@ -72,7 +72,7 @@ impl Piece {
         if self.len == 0 {
             return &[];
         }
-        // SAFETY: readable and unwritten until the operation is over, by the promise of `lend`; whoever keeps pieces drops them then.
+        // SAFETY: readable and unwritten until the operation is over, by the promise of `lend`; the operation drops its pieces then.
         unsafe { core::slice::from_raw_parts(self.at, self.len) }
     }
 
@@ -157,7 +157,7 @@ mod tests {
     #[test]
     fn parts_stay_inside() {
         let mut memory = [0u8; 10];
-        // SAFETY: `memory` outlives every use below and nobody else touches it.
+        // SAFETY: `memory` outlives every use below and nothing else touches it.
         let piece = unsafe { Piece::lend(memory.as_mut_ptr(), 10) };
         assert_eq!(piece.part(8, 5).len(), 2);
         assert_eq!(piece.part(20, 5).len(), 0);

@@ -1,4 +1,4 @@
-//! Other processes: are they the ones they were, and where `/proc` tells about them.
+//! Other processes: whether they are still the same, and what `/proc` shows of them.
 
 use core::ffi::CStr;
 use core::fmt::{Arguments, Write as _};
@@ -57,7 +57,7 @@ pub fn read_small<'b>(path: &CStr, buf: &'b mut [u8]) -> Result<&'b [u8], Errno>
     Ok(&buf[..n])
 }
 
-/// Shows the names in a directory of `/proc` that are numbers, descriptors or threads, until `more` says that it has seen enough.
+/// Calls `more` with each name in a directory of `/proc` that is a number (descriptors or threads), until it returns false.
 pub fn each_number(dir: &CStr, mut more: impl FnMut(u32) -> bool) -> Result<(), Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let dir = Fd::from(rustix::fs::open(dir, flags, Mode::empty())?);
@@ -101,7 +101,7 @@ pub fn alive(pid: u32, start: u64) -> bool {
     pid != 0 && start_time(pid) == Some(start)
 }
 
-/// Whether this process has a child that lives; true also where the kernel does not say.
+/// Whether this process has a child that lives; true also if the kernel does not report it.
 pub fn has_living_child() -> bool {
     if crate::raw::check_for_child() == Err(Errno::CHILD) {
         return false;
@@ -129,7 +129,7 @@ pub fn random() -> u64 {
     let mut bytes = [0u8; 8];
     match rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()) {
         Ok(8) => u64::from_ne_bytes(bytes),
-        // Early boot or a sandbox without the call: unpredictable enough to tell two connections apart, which is all it is for.
+        // Early boot or a sandbox without the call: unpredictable enough to keep two connections apart, which is the only use.
         _ => crate::time::now_ns().wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ u64::from(own_pid()) << 32,
     }
 }
@@ -144,7 +144,7 @@ pub fn steal_fd(pid: u32, fd: i32) -> Result<std::os::fd::OwnedFd, Errno> {
 }
 
 /// Becomes another program (execve(2)), with signals, descriptors and everything else left as they are - unlike
-/// [`std::os::unix::process::CommandExt::exec`], which changes signals. Returns only to say why not.
+/// [`std::os::unix::process::CommandExt::exec`], which changes signals. Returns only the error.
 pub fn become_program(path: &CStr, args: &[&CStr], env: &[&CStr]) -> Errno {
     let list = |of: &[&CStr]| of.iter().map(|s| s.as_ptr()).chain([core::ptr::null()]).collect::<Vec<_>>();
     let (args, env) = (list(args), list(env));

@@ -46,10 +46,10 @@ fn check(ret: isize) -> Result<usize, Errno> {
     if ret < 0 { Err(Errno::from_raw_os_error(-ret as i32)) } else { Ok(ret as usize) }
 }
 
-/// The size of the kernel's signal set, which every call with a mask wants to hear.
+/// The size of the kernel's signal set, an argument of every call with a mask.
 const SIGSET: usize = 8;
 
-/// execve(2). Returns only to say why not.
+/// execve(2). Returns only the error.
 ///
 /// # Safety
 /// `path` is a null-terminated text, `args` and `env` are null-terminated lists of such.
@@ -69,7 +69,7 @@ pub unsafe fn fork(flags: u64) -> Result<c_int, Errno> {
     check(ret).map(|pid| pid as c_int)
 }
 
-/// exit_group(2): ends this process, and runs nothing that was prepared for its end.
+/// exit_group(2): ends this process without running its exit handlers.
 pub fn exit_group(status: c_int) -> ! {
     loop {
         // SAFETY: no memory is passed; it does not return.
@@ -95,7 +95,7 @@ pub fn ioctl_value(fd: c_int, request: libc::c_ulong, value: usize) -> Result<()
     check(unsafe { syscall6(libc::SYS_ioctl, [fd as usize, request as usize, value, 0, 0, 0]) }).map(drop)
 }
 
-/// waitid(2) for any child, of which nothing is learnt, and nothing taken: `ECHILD` if there is none.
+/// waitid(2) for any child. Reaps nothing and reports nothing but `ECHILD`: there is none.
 pub fn check_for_child() -> Result<(), Errno> {
     let flags = (libc::WEXITED | libc::WNOHANG | libc::WNOWAIT | libc::__WALL) as usize;
     // SAFETY: the kernel writes nothing where both places are null.
@@ -144,30 +144,30 @@ pub unsafe fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> Result<usi
 
 /// Memory that is written only where a socket is none of TCP's, and never read: its pages do not exist until then.
 struct Bin(core::cell::UnsafeCell<[u8; 64 << 10]>);
-// SAFETY: nobody but the kernel writes to it, and nobody reads it.
+// SAFETY: only the kernel writes to it, and it is never read.
 unsafe impl Sync for Bin {}
 static BIN: Bin = Bin(core::cell::UnsafeCell::new([0; 64 << 10]));
 
 /// Discards up to `count` bytes waiting on a TCP socket without copying them (`MSG_TRUNC`, tcp(7)); never blocks.
 pub fn discard(fd: c_int, count: usize) -> Result<usize, Errno> {
-    // Real memory where there is enough, for a tool that watches takes the address for the program's mistake.
+    // Real memory if that is large enough: a tool that checks addresses would report a null buffer as the program's mistake.
     let unwritten = if count <= size_of::<Bin>() { BIN.0.get().cast() } else { core::ptr::null_mut() };
-    // SAFETY: with MSG_TRUNC on a TCP socket the kernel copies nothing, so a null buffer is never followed; on others it fails, or fills
-    // the bin, which is as long.
+    // SAFETY: with MSG_TRUNC on a TCP socket the kernel copies nothing, so a null buffer is never followed. On other sockets the call
+    // fails, or fills the bin, which is as long.
     let thrown = unsafe { recv(fd, unwritten, count, libc::MSG_TRUNC | libc::MSG_DONTWAIT) };
     if thrown != Err(Errno::FAULT) {
         return thrown;
     }
-    // A stream of another kind: nothing was taken.
+    // Not a TCP stream: nothing was taken.
     let mut bin = [0u8; 4096];
     // SAFETY: the buffer is ours and at least so long.
     unsafe { recv(fd, bin.as_mut_ptr().cast(), count.min(bin.len()), libc::MSG_DONTWAIT) }
 }
 
-/// What the front of a socket's receive queue looks like: one byte is looked at and stays.
+/// What the front of a socket's receive queue is: peeks at one byte, which stays.
 ///
 /// `Ok(1)`: something is there. `Ok(0)`: end of stream. `EAGAIN`: nothing yet. Blocks unless `flags` has `MSG_DONTWAIT`; a
-/// blocking call restarts or ends with `EINTR` as the interrupted handler's `SA_RESTART` says, which poll(2) never does.
+/// blocking call restarts or ends with `EINTR`, by the interrupted handler's `SA_RESTART`, which poll(2) never does.
 pub fn peek(fd: c_int, flags: c_int) -> Result<usize, Errno> {
     let mut byte = 0u8;
     // SAFETY: one byte of our own stack.
@@ -200,7 +200,7 @@ pub unsafe fn ppoll(fds: &mut [pollfd], timeout: Option<timespec>, mask: *const 
     })
 }
 
-/// What poll(2) shows of a descriptor now; nothing where it cannot be asked.
+/// What poll(2) shows of a descriptor now; nothing if poll(2) fails.
 pub fn poll_now(fd: c_int, events: c_short) -> c_short {
     let mut poll = [pollfd { fd, events, revents: 0 }];
     // SAFETY: no mask.
@@ -294,7 +294,7 @@ pub fn peer_credentials(fd: c_int) -> Result<(u32, u32), Errno> {
     Ok((credentials.pid as u32, credentials.uid))
 }
 
-/// Has a socket drop every packet before anything looks at it: a classic BPF program of one instruction, `ret #0` (socket(7),
+/// Makes a socket drop every packet before any other check: a classic BPF program of one instruction, `ret #0` (socket(7),
 /// `SO_ATTACH_FILTER`).
 pub fn drop_packets(fd: c_int) -> Result<(), Errno> {
     const RETURN: u16 = 0x06;
@@ -306,7 +306,7 @@ pub fn drop_packets(fd: c_int) -> Result<(), Errno> {
     check(unsafe { syscall6(libc::SYS_setsockopt, args) }).map(drop)
 }
 
-/// Types every bit pattern of which is a value, so that the kernel may fill them.
+/// Types for which every bit pattern is a value, so that the kernel may fill them.
 ///
 /// # Safety
 /// Only for plain C integers and structs of such integers.
@@ -373,7 +373,7 @@ pub fn disconnect(fd: c_int) {
     let _ = check(unsafe { syscall6(libc::SYS_connect, [fd as usize, (&raw const addr) as usize, len, 0, 0, 0]) });
 }
 
-/// Whether the page `ptr` lies in has memory behind it: mincore(2). True also where that cannot be told.
+/// Whether the page `ptr` lies in has memory behind it: mincore(2). True also if the call fails.
 pub fn is_real(ptr: *const u8) -> bool {
     let (page, mut answer) = (ptr.addr() & !4095, 1u8);
     // SAFETY: the kernel writes one byte for one page, into our own variable.
@@ -412,7 +412,7 @@ pub fn seek(fd: c_int, offset: i64, whence: c_int) -> Result<i64, Errno> {
         .map(|at| at as i64)
 }
 
-/// kill(2) of the calling thread: used to raise the `SIGPIPE` a plain socket would have raised.
+/// tgkill(2) of the calling thread: used to raise the `SIGPIPE` a plain socket would have raised.
 pub fn raise(signal: c_int) {
     let pid = rustix::process::getpid().as_raw_nonzero().get() as usize;
     let tid = rustix::thread::gettid().as_raw_nonzero().get() as usize;
@@ -420,7 +420,7 @@ pub fn raise(signal: c_int) {
     let _ = unsafe { syscall6(libc::SYS_tgkill, [pid, tid, signal as usize, 0, 0, 0]) };
 }
 
-/// rt_tgsigqueueinfo(2) of the calling thread: the signal that this is about (`siginfo_t`).
+/// rt_tgsigqueueinfo(2) of the calling thread: sends the signal that `info` (`siginfo_t`) describes.
 pub fn send_to_self(info: &[u64; 16]) {
     let pid = rustix::process::getpid().as_raw_nonzero().get() as usize;
     let tid = rustix::thread::gettid().as_raw_nonzero().get() as usize;
@@ -430,7 +430,7 @@ pub fn send_to_self(info: &[u64; 16]) {
         syscall6(libc::SYS_rt_tgsigqueueinfo, [pid, tid, signal, core::ptr::from_ref(info) as usize, 0, 0])
     });
     if sent.is_err() {
-        // No more can wait with all that is known of them.
+        // The queue is full: sends the signal without its information.
         raise(signal as c_int);
     }
 }

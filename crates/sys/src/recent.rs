@@ -1,14 +1,14 @@
-//! System calls of recent kernels, which a tool around this process may not know: valgrind answers them with `ENOSYS`, and a warning
-//! on standard error each time. What uses them gets along without, as on an older kernel.
+//! System calls of recent kernels that a tool around this process may not know: valgrind returns `ENOSYS` for them, with a warning on
+//! standard error each time. Their callers work without them, as on an older kernel.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use crate::Errno;
 
-/// Set once they are not even tried.
+/// Set once they must not even be tried.
 static SHUNNED: AtomicBool = AtomicBool::new(false);
 
-/// From now on they fail with `ENOSYS`, and nobody is asked.
+/// From now on they fail with `ENOSYS` without a system call.
 pub fn shun() {
     SHUNNED.store(true, Ordering::Relaxed);
 }

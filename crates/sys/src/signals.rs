@@ -11,8 +11,8 @@ use crate::{Errno, critical, raw, time};
 pub(crate) use ignored::all_but;
 pub use ignored::{OF_LIBC, check, check_all, may_handle};
 
-/// Every signal of the calling thread is blocked until this is dropped, but for those that the process ignores, and those that the kernel
-/// lets nobody block. Two system calls.
+/// Blocks every signal of the calling thread until this is dropped, except those that the process ignores, and those that the kernel does
+/// not allow to be blocked. Two system calls.
 pub struct Blocked(Option<u64>);
 
 impl Blocked {
@@ -21,8 +21,8 @@ impl Blocked {
         Self(block_all_but(&[]).ok())
     }
 
-    /// The same against the program's handlers alone. In a critical part they wait for its end anyway, and nothing is done; but one that the
-    /// program has set by a system call of its own, behind its first socket, is called by the kernel at any time.
+    /// The same against the program's handlers alone. In a critical part those are deferred anyway, and nothing is done. But a handler set
+    /// by a system call of the program's own, after its first socket, is called by the kernel at any time.
     #[inline]
     pub fn handlers() -> Self {
         if critical::is_inside() { Self(None) } else { Self::all() }
@@ -42,9 +42,9 @@ fn block_all_but(others: &[c_int]) -> Result<u64, Errno> {
     critical::block(all_but(others))
 }
 
-/// The signals of a call that sleeps several times, held back from before its first sleep to its end: handlers run in its sleeps only, and
-/// end them, as in a call that is the kernel's. One that ran in between would end nothing. No `Drop`: a thread may be cancelled meanwhile,
-/// and whoever lets it be releases them first.
+/// The signals of a call that sleeps several times, held back from before its first sleep to its end. Handlers run only in its sleeps, and
+/// end them, as in a call of the kernel. One that ran in between would end nothing. No `Drop`: a thread may be cancelled meanwhile, and the
+/// code that allows that releases them first.
 #[derive(Default)]
 pub struct Held(Cell<Option<u64>>);
 
@@ -52,7 +52,7 @@ impl Held {
     /// Holds them back from now on.
     pub fn hold(&self) {
         if self.0.get().is_none() {
-            // The C library's own: one that comes as a sleep ends it waits for, before it goes on to us (pthread_cancel).
+            // The C library's own stay open: when one of them comes as a sleep ends, pthread_cancel waits for it before it goes on to us.
             self.0.set(block_all_but(&OF_LIBC).ok());
         }
     }
@@ -90,7 +90,7 @@ impl Held {
 
 /// A mask as the C library has it.
 pub fn as_set(mask: u64) -> sigset_t {
-    // SAFETY: a signal set is an array of words, of which the kernel uses the first.
+    // SAFETY: a signal set is an array of words; the kernel uses the first.
     unsafe {
         let mut set: sigset_t = core::mem::zeroed();
         (&raw mut set).cast::<u64>().write(mask);

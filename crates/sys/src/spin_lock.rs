@@ -1,9 +1,9 @@
 //! A lock around data that threads rarely want at the same time: taking it is one compare-exchange, opening it one store.
 //!
-//! The price is paid by whoever finds it taken: nobody wakes it, it tries again, at first at once, then whenever the others let it run,
+//! The cost falls on a thread that finds it taken: no wake-up comes. It tries again, at first at once, then after yielding the processor,
 //! then between ever longer sleeps. It is not re-entrant, and a thread that panics inside leaves it open.
 //!
-//! Only who took it can look at the data, and a guard gives other threads no more than a borrow of the data would:
+//! Only the holder can access the data, and a guard gives other threads no more than a borrow of the data would:
 //!
 //! ```compile_fail
 //! # use madrigal_sys::spin_lock::SpinLock;
@@ -28,7 +28,7 @@ pub struct SpinLock<T> {
     value: UnsafeCell<T>,
 }
 
-// SAFETY: the value is only reached through a `SpinGuard`, of which there is one at a time, ordered by `taken`; it moves between threads, so
+// SAFETY: the value is only reached through a `SpinGuard`. There is one at a time, ordered by `taken`. The value moves between threads, so
 // it must be `Send`.
 unsafe impl<T: Send> Sync for SpinLock<T> {}
 
@@ -39,7 +39,7 @@ pub struct SpinGuard<'a, T> {
 }
 
 impl<T> SpinLock<T> {
-    /// Nobody has it.
+    /// A lock that is not taken.
     pub const fn new(value: T) -> Self {
         Self { taken: AtomicBool::new(false), value: UnsafeCell::new(value) }
     }
@@ -50,7 +50,7 @@ impl<T> SpinLock<T> {
         self.try_lock().unwrap_or_else(|| self.wait())
     }
 
-    /// Takes it if nobody has it.
+    /// Takes the lock if it is free.
     #[inline]
     pub fn try_lock(&self) -> Option<SpinGuard<'_, T>> {
         // SYNC: Acquire pairs with the Release in `SpinGuard::drop`.
@@ -74,10 +74,10 @@ impl<T> SpinLock<T> {
     }
 }
 
-/// What is done between two tries.
+/// The pause between two tries.
 #[cfg(not(feature = "shuttle"))]
 fn pause(tries: u32) {
-    /// Tries before the processor is given away for the first time, and how often it is before the first sleep.
+    /// Tries before the processor is yielded for the first time, and yields before the first sleep.
     const SPINS: u32 = 100;
     const YIELDS: u32 = 32;
     /// The first sleep and the longest, in nanoseconds.
@@ -103,7 +103,7 @@ impl<T> Deref for SpinGuard<'_, T> {
 
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: this is the only `SpinGuard`, so nobody writes meanwhile.
+        // SAFETY: this is the only `SpinGuard`, so no thread writes meanwhile.
         unsafe { &*self.lock.value.get() }
     }
 }
@@ -197,7 +197,7 @@ mod explored {
         *taken = seen + 1;
     }
 
-    /// Adds one if nobody holds the lock; how often it did.
+    /// Adds one if the lock is free; how often it did.
     fn try_add(lock: &SpinLock<u32>) -> u32 {
         lock.try_lock().map_or(0, |mut taken| {
             add(&mut taken);
@@ -205,7 +205,7 @@ mod explored {
         })
     }
 
-    /// Every interleaving of three threads that try: nobody gets in twice, and whoever got in counts.
+    /// Every interleaving of three threads that try: two are never inside together, and each that got in counts.
     #[test]
     fn tries_of_three_threads_exhaustively() {
         let run = || {

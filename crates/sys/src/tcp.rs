@@ -46,14 +46,13 @@ pub struct Info {
     pub bytes_retrans: u64,
 }
 
-// SAFETY: a C struct of integers, without padding that anybody reads.
+// SAFETY: a C struct of integers, without padding that is read.
 unsafe impl raw::Plain for Info {}
 
 const _: () = assert!(size_of::<Info>() == 216);
 
 impl Info {
-    /// Whether `delivery_rate` was measured while the program had nothing more to send, so that it says how much there was, not how
-    /// much there could have been.
+    /// Whether `delivery_rate` was measured while the program had nothing more to send: then it is the program's rate, not the path's.
     pub fn rate_is_of_the_program(&self) -> bool {
         self.flags & 1 != 0
     }
@@ -63,15 +62,15 @@ impl Info {
         self.times
     }
 
-    /// How often the last thing that was sent, or a probe of a closed window, has been sent again, and how many milliseconds ago something
-    /// came that acknowledged anything.
+    /// How often the last segment, or a probe of a closed window, has been sent again; and how many milliseconds ago the last
+    /// acknowledgement came.
     pub fn unanswered(&self) -> (u8, u32) {
         let ([probes, ..], [.., since]) = (self.bytes, self.words);
         (self.retransmits.max(probes), since)
     }
 }
 
-/// `TCP_INFO` of a connected socket. An older kernel that does not tell the byte counts is `ENOSYS`.
+/// `TCP_INFO` of a connected socket. `ENOSYS` if an older kernel does not report the byte counts.
 pub fn info(fd: c_int) -> Result<Info, Errno> {
     // SAFETY: all-zero is a valid `Info` (integers only).
     let mut info: Info = unsafe { core::mem::zeroed() };
@@ -99,7 +98,7 @@ pub fn is_mute(fd: c_int) -> bool {
     info(fd).is_ok_and(|i| !matches!(i.state, ESTABLISHED | CLOSE_WAIT))
 }
 
-/// How many bytes have ever been written to this socket, by whoever. Exact while no other writer is active.
+/// How many bytes have ever been written to this socket, by any process. Exact while no other writer is active.
 pub fn bytes_written(fd: c_int) -> Result<u64, Errno> {
     let i = info(fd)?;
     Ok(i.bytes_sent.wrapping_sub(i.bytes_retrans).wrapping_add(u64::from(i.notsent_bytes)))
@@ -111,9 +110,9 @@ pub fn bytes_sent(fd: c_int) -> Result<u64, Errno> {
     Ok(i.bytes_sent.wrapping_sub(i.bytes_retrans))
 }
 
-/// How many bytes have ever been taken out of this socket's receive queue. Exact while no other reader is active: the two
-/// values it is made of are read until the queue held still between them. `was_cut`: whether a closed connection ended
-/// without the peer's FIN, of which the kernel tells once, by an error. `urgent`: there may be urgent data among what is not read.
+/// How many bytes have ever been taken out of this socket's receive queue. Exact while no other reader is active: the two values it is made
+/// of are read until the queue did not change between them. `was_cut`: whether a closed connection ended without the peer's FIN, which the
+/// kernel reports once, by an error. `urgent`: there may be urgent data among the unread bytes.
 pub fn bytes_read(fd: c_int, urgent: bool, was_cut: impl Fn() -> bool) -> Result<u64, Errno> {
     let unread = if urgent { unread_past_mark } else { unread };
     let mut before = unread(fd)?;
@@ -187,14 +186,14 @@ pub struct Wide {
     unsent: Option<c_int>,
 }
 
-/// What setsockopt(2) gives without privilege, twice `net.core.wmem_max` where nobody changed that.
+/// What setsockopt(2) gives without privilege: twice `net.core.wmem_max`, if that has its default.
 const UNPRIVILEGED: c_int = 2 * 212_992;
 /// `SO_BUF_LOCK` (Linux 5.14): which sizes the kernel may not change by itself.
 const SO_BUF_LOCK: c_int = 72;
 
-/// Makes room for `n` more bytes in the send buffer (`SO_SNDBUFFORCE`; as far as `SO_SNDBUF` goes without privilege), however little
-/// the program wants to have waiting in it. The kernel counts memory, up to twice the bytes. `None`: an empty one has it, or nothing can
-/// be done.
+/// Makes room for `n` more bytes in the send buffer (`SO_SNDBUFFORCE`; as far as `SO_SNDBUF` goes without privilege), even if the program
+/// limits how much may wait there. The kernel counts memory, up to twice the bytes. `None`: an empty buffer has the room, or nothing can be
+/// done.
 pub fn widen(fd: c_int, n: u64) -> Option<Wide> {
     let size = raw::sockopt_int(fd, libc::SOL_SOCKET, libc::SO_SNDBUF).ok()?;
     let unsent = raw::sockopt_int(fd, libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT).ok().filter(|&most| most > 0);
@@ -274,7 +273,7 @@ impl Drop for Deep {
 #[derive(Debug)]
 pub struct Hasty(c_int);
 
-/// Makes them; `None`: they do anyway.
+/// Does that; `None`: they go at once anyway.
 pub fn hasten(fd: c_int) -> Option<Hasty> {
     let waits = raw::sockopt_int(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY) == Ok(0);
     let hastens = waits && raw::set_sockopt(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, &1).is_ok();
@@ -287,7 +286,7 @@ impl Drop for Hasty {
     }
 }
 
-/// `SO_NETNS_COOKIE`: which network namespace the socket lives in; 0 where the kernel cannot say.
+/// `SO_NETNS_COOKIE`: which network namespace the socket lives in; 0 if the kernel does not report it.
 pub fn netns_cookie(fd: c_int) -> u64 {
     const SO_NETNS_COOKIE: c_int = 71;
     let mut cookie = 0u64;

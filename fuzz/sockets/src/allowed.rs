@@ -1,4 +1,4 @@
-//! Which rule, if any, allows what a step of a wrapped run has that the plain one has not. What the rules are for is said in `rules`.
+//! Finds the rule, if any, that allows a difference between a step of a wrapped run and of the plain one. `rules` has the reasons.
 
 use crate::op::{Ctl, Memory, Op, Opt, Request, Slot, Time};
 use crate::program::Program;
@@ -20,7 +20,7 @@ use room::{
     wakes_by_end,
 };
 
-/// The rule that lets a step end at another time, or sleep on; the runs go different ways from here.
+/// The rule that lets a step end at another time, or sleep on; the runs diverge from here.
 pub(crate) fn fate(program: &Program, number: usize, plain: &Entry, wrapped: &Entry) -> Option<Rule> {
     if [plain, wrapped].into_iter().any(|entry| ended_by_fault(program, number, entry)) {
         return Some(Rule::FaultSplit);
@@ -45,7 +45,7 @@ fn is_for_nothing(program: &Program, number: usize, plain: &Entry, wrapped: &Ent
     matches!(&program.steps[number].op, Op::Recv(data) if data.len == 0) && ends(plain) && ends(wrapped)
 }
 
-/// The rule that allows another result, and whether the runs go different ways from here.
+/// The rule that allows another result, and whether the runs diverge from here.
 pub(crate) fn result(program: &Program, number: usize, plain: &Entry, wrapped: &Entry) -> Option<(Rule, bool)> {
     let (was, is) = (&plain.seen, &wrapped.seen);
     match () {
@@ -62,7 +62,7 @@ pub(crate) fn result(program: &Program, number: usize, plain: &Entry, wrapped: &
         () if is_short_of_room(program, number, was, is) => Some((Rule::BufferRoom, true)),
         () if is_room_in_set(program, number, was, is) => Some((Rule::BufferRoom, true)),
         () if is_named_before_room(program, number, was, is) => Some((Rule::BufferRoom, true)),
-        () if tells_again_of_sets(program, number, was, is) => Some((Rule::EdgeAgain, false)),
+        () if reports_sets_again(program, number, was, is) => Some((Rule::EdgeAgain, false)),
         () if !kept_for_next(program, number, was, is).is_empty() => Some((Rule::KernelTurn, false)),
         () if was.ret >= 0 && is_reported_again(program, number, &was.aux, wrapped) => {
             Some((Rule::EdgeAgain, is_reported_as_oneshot(program, number, &was.aux, &is.aux)))
@@ -71,7 +71,7 @@ pub(crate) fn result(program: &Program, number: usize, plain: &Entry, wrapped: &
     }
 }
 
-/// The rule for what a call by itself may tell, and whether the runs go different ways from here.
+/// The rule for the result of a call by itself, and whether the runs diverge from here.
 fn of_call(program: &Program, number: usize, plain: &Seen, wrapped: &Seen) -> Option<(Rule, bool)> {
     match &program.steps[number].op {
         Op::Ioctl { slot, request: Request::FionRead } if is_left_by_bulk(program, number, *slot, plain, wrapped) => {
@@ -105,8 +105,8 @@ fn of_call(program: &Program, number: usize, plain: &Seen, wrapped: &Seen) -> Op
     }
 }
 
-/// Whether all that differs is whether an urgent byte is told of that a receive into a bad page has passed: the kernel forgets it there only
-/// where it was the last of a segment.
+/// Whether the only difference is the report of an urgent byte that a receive into a bad page has passed: the kernel forgets such a byte
+/// only if it was the last of a segment.
 fn is_mark_behind_fault(program: &Program, number: usize, plain: &Seen, wrapped: &Seen) -> bool {
     let Op::Poll { entries, .. } = &program.steps[number].op else { return false };
     let &[(slot, _)] = &entries[..] else { return false };
@@ -122,7 +122,7 @@ fn is_mark_behind_fault(program: &Program, number: usize, plain: &Seen, wrapped:
         && (plain.errno, plain.signals) == (wrapped.errno, wrapped.signals)
 }
 
-/// Where the first urgent byte was sent that comes by a socket.
+/// The step that sent the first urgent byte that comes by a socket.
 fn urgent_at(program: &Program, number: usize, slot: Slot) -> Option<usize> {
     let sends = |op: &Op| match op {
         Op::Send(data) => data.flags & libc::MSG_OOB != 0 && program.out(data.slot) == program.incoming(slot),
@@ -131,7 +131,7 @@ fn urgent_at(program: &Program, number: usize, slot: Slot) -> Option<usize> {
     program.steps[..number].iter().position(|step| sends(&step.op))
 }
 
-/// Whether all that differs is whether sockets with an urgent byte are readable: what can be read of them the next receive says.
+/// Whether the only difference is the readability of sockets with an urgent byte: the next receive shows what can be read.
 fn is_urgent_alone(program: &Program, number: usize, plain: &Seen, wrapped: &Seen) -> bool {
     let Op::Poll { entries, .. } = &program.steps[number].op else { return false };
     let readable = (libc::POLLIN | libc::POLLRDNORM) as u64;
@@ -143,9 +143,9 @@ fn is_urgent_alone(program: &Program, number: usize, plain: &Seen, wrapped: &See
         && plain.aux.iter().zip(&wrapped.aux).zip(entries).all(fits)
 }
 
-/// Whether all that differs is whether SIGIO came, of a socket by which a thread has received while the other end sent.
+/// Whether the only difference is a SIGIO of a socket by which a thread has received while the other end sent.
 fn is_unasked(program: &Program, number: usize, plain: &Seen, wrapped: &Seen) -> bool {
-    /// Its place in what [`Op::Signals`] tells.
+    /// Its place in the result of [`Op::Signals`].
     const SIGIO: usize = 4;
     let but_that = |seen: &Seen| {
         let mut seen = seen.clone();
@@ -172,7 +172,7 @@ fn is_unasked(program: &Program, number: usize, plain: &Seen, wrapped: &Seen) ->
         && asked.into_iter().any(received)
 }
 
-/// Whether a sleep ended by a send from a bad page: how much of it was sent is open.
+/// Whether a sleep ended by a send from a bad page: the number of bytes that it sent is open.
 fn ended_by_fault(program: &Program, number: usize, entry: &Entry) -> bool {
     let Fate::Done(at) = entry.fate else { return false };
     let half = |op: &Op| matches!(op, Op::Send(data) if matches!(data.memory, Memory::Half(_)));
@@ -194,10 +194,10 @@ fn has_edges_within(program: &Program, number: usize, slot: Slot, deep: u32) -> 
     program.steps[..number].iter().any(|step| edges(&step.op))
 }
 
-/// So deep the kernel lets sets be inside sets.
+/// The kernel's limit on sets inside sets.
 const DEEPEST: u32 = 4;
 
-/// Whether a poll that sleeps where it is plain told of event sets with edge-triggered registrations, and of nothing else.
+/// Whether a poll, which sleeps in the plain run, reported only event sets with edge-triggered registrations.
 fn wakes_by_sets(program: &Program, number: usize, wrapped: &Entry) -> bool {
     let Op::Poll { entries, .. } = &program.steps[number].op else { return false };
     let told = entries.iter().zip(&wrapped.seen.aux);
@@ -206,8 +206,8 @@ fn wakes_by_sets(program: &Program, number: usize, wrapped: &Entry) -> bool {
         && told.into_iter().all(|((slot, _), told)| *told == 0 || has_edges(program, number, *slot))
 }
 
-/// What a wait on an event set that may last has left for the next one, which [`not_reported`] reads; nothing where it differs otherwise,
-/// too.
+/// The events that a wait with a time on an event set left for the next wait; [`not_reported`] checks them. Empty if the results also
+/// differ in another way.
 fn kept_for_next(program: &Program, number: usize, plain: &Seen, wrapped: &Seen) -> Vec<[u64; 2]> {
     let lasts = matches!(program.steps[number].op, Op::EpollWait { time: Time::Ms(_) | Time::Forever, .. });
     let told = |seen: &Seen| -> Vec<[u64; 2]> { seen.aux.chunks_exact(2).map(|pair| [pair[0], pair[1]]).collect() };
@@ -217,8 +217,8 @@ fn kept_for_next(program: &Program, number: usize, plain: &Seen, wrapped: &Seen)
     if fits { all.into_iter().filter(|pair| !some.contains(pair)).collect() } else { Vec::new() }
 }
 
-/// What a wait left for the next one on the same set, and that does not tell: the step of that one, and the data. Looked at is a next one
-/// before which nobody received, closed or changed anything, so that it is still to be told.
+/// An event that a wait left for the next one on the same set, and that the next one does not report: the step of the latter, and the data.
+/// It is checked only if no step between them received, closed or changed anything, so that the report is still due.
 pub(crate) fn not_reported(program: &Program, plain: &[Entry], wrapped: &[Entry]) -> Option<(usize, u64)> {
     let steps = program.steps.iter().zip(plain).zip(wrapped).enumerate();
     steps
@@ -239,8 +239,8 @@ pub(crate) fn not_reported(program: &Program, plain: &[Entry], wrapped: &[Entry]
         .next()
 }
 
-/// Whether a poll told what the plain one did, and besides only of event sets with edge-triggered registrations.
-fn tells_again_of_sets(program: &Program, number: usize, plain: &Seen, wrapped: &Seen) -> bool {
+/// Whether a poll reported what the plain one did, and besides only event sets with edge-triggered registrations.
+fn reports_sets_again(program: &Program, number: usize, plain: &Seen, wrapped: &Seen) -> bool {
     let Op::Poll { entries, .. } = &program.steps[number].op else { return false };
     let readable = |told: u64| told == libc::POLLIN as u64;
     let same = |((slot, _), (plain, wrapped)): (&(Slot, i16), (&u64, &u64))| {
@@ -254,14 +254,14 @@ fn tells_again_of_sets(program: &Program, number: usize, plain: &Seen, wrapped: 
         && entries.iter().zip(told).all(same)
 }
 
-/// Whether a wait on an event set told what `plain` did, and besides only of edge-triggered registrations.
+/// Whether a wait on an event set reported what `plain` did, and besides only edge-triggered registrations.
 fn is_reported_again(program: &Program, number: usize, plain: &[u64], wrapped: &Entry) -> bool {
     if !matches!(program.steps[number].op, Op::EpollWait { .. }) || wrapped.seen.ret <= 0 {
         return false;
     }
     let told = |list: &[u64], pair: &[u64]| list.chunks_exact(2).any(|other| other == pair);
     let (edge, once) = (libc::EPOLLET as u32, libc::EPOLLONESHOT as u32);
-    // A set in the set is told of anew with its members.
+    // A set in the set is reported again with its members.
     let by_edge = |(slot, events)| events & (edge | once) == edge || has_edges(program, number, slot);
     let by_edge = |data: u64| registered(program, number, data).into_iter().any(by_edge);
     let aux = &wrapped.seen.aux;
@@ -270,14 +270,14 @@ fn is_reported_again(program: &Program, number: usize, plain: &[u64], wrapped: &
         && aux.chunks_exact(2).all(|pair| told(plain, pair) || by_edge(pair[0]))
 }
 
-/// Whether what was told besides was told for once, and is not told when the plain one tells of it.
+/// Whether an additional report is one-shot: then it is missing when the plain run reports it.
 fn is_reported_as_oneshot(program: &Program, number: usize, plain: &[u64], wrapped: &[u64]) -> bool {
     let once = |(_, events)| events & libc::EPOLLONESHOT as u32 != 0;
     let mut besides = wrapped.chunks_exact(2).filter(|pair| plain.chunks_exact(2).all(|other| other != *pair));
     besides.any(|pair| registered(program, number, pair[0]).into_iter().any(once))
 }
 
-/// What sets were asked for under that data, the last first. A change may have been refused: then what was added, or changed before, holds.
+/// The registrations in sets with that data, the last first, back to the add. A change may have been refused: then an earlier one holds.
 fn registered(program: &Program, number: usize, data: u64) -> Vec<(Slot, u32)> {
     let before = program.steps[..number].iter().rev();
     let asked = before.filter_map(|step| match step.op {
@@ -291,7 +291,7 @@ fn registered(program: &Program, number: usize, data: u64) -> Vec<(Slot, u32)> {
     holds.map(|(_, slot, events)| (slot, events)).collect()
 }
 
-/// Whether a receive on a socket with a time-out ended by that, or by a timer whose time `us` comes only some ticks before.
+/// Whether a receive on a socket with a time-out ended by it, or by a timer: the time-out is shorter than `us` and two ticks.
 fn is_about_its_time(program: &Program, number: usize, (slot, us): (Slot, u32), plain: &Seen, wrapped: &Seen) -> bool {
     /// Two ticks of a kernel that has 250 a second.
     const TICKS_US: i64 = 8_000;

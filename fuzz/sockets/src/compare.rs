@@ -7,12 +7,12 @@ use crate::rules::Counts;
 use crate::run::{Entry, Fate, Transcript};
 use crate::share::Seen;
 
-/// What a comparison says.
+/// The result of a comparison.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Verdict {
     /// The same, or as different as a rule allows.
     Same,
-    /// A rule allows it, and from here on the runs go different ways: only what holds of any run can still be checked.
+    /// A rule allows it, and from here on the runs diverge: only properties of every run can still be checked.
     Apart,
     /// A difference: which.
     Differs(String),
@@ -46,7 +46,7 @@ pub fn step(program: &Program, number: usize, plain: &Entry, wrapped: &Entry, co
     }
 }
 
-/// Compares how processes ended; what differs. Where the runs went different ways, a step that begins or ends a process may have been made in
+/// Compares how processes ended. Returns the difference. If the runs diverged, a step that begins or ends a process may have been made in
 /// one of them only; any other end is a failure there, too.
 pub fn ends(program: &Program, plain: &Transcript, wrapped: &Transcript) -> Option<String> {
     let pairs = plain.ends.iter().zip(&wrapped.ends).enumerate();
@@ -60,7 +60,7 @@ pub fn ends(program: &Program, plain: &Transcript, wrapped: &Transcript) -> Opti
         .next()
 }
 
-/// Whether a process comes to such an end by the program's steps, or by the end of the run: who is idle then exits, others are killed.
+/// Whether a process ends like this by the program's steps, or by the end of the run: then an idle process exits, others are killed.
 fn is_meant(program: &Program, process: usize, end: Option<i32>) -> bool {
     const KILLED: i32 = 1000 + libc::SIGKILL;
     const ABORTED: i32 = 1000 + libc::SIGABRT;

@@ -1,4 +1,4 @@
-//! A failure: what it is, in words and in a short name under which others like it are counted.
+//! A failure: its text, and a short name under which similar failures are counted.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,11 +12,11 @@ use crate::via::{RecvVia, SendVia};
 /// A difference between a plain run and a wrapped one.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Failure {
-    /// What kind it is, and of which call: failures of one name may have one cause.
+    /// Its kind and its call: failures of one name may have one cause.
     pub name: String,
     /// At which step.
     pub step: Option<usize>,
-    /// What was seen, and what instead.
+    /// The expected and the actual result.
     pub how: String,
 }
 
@@ -52,7 +52,7 @@ pub fn failure(program: &Program, plain: Option<&Transcript>, run: &Transcript) 
     }
 }
 
-/// An event that a wait left for the next one, and nobody told.
+/// An event that a wait left for the next one, and that was never reported.
 fn unreported(program: &Program, plain: &Transcript, run: &Transcript) -> Option<Failure> {
     let (step, data) = allowed::not_reported(program, &plain.entries, &run.entries)?;
     let how = format!("{data:#x} is told by neither of two waits");

@@ -17,7 +17,7 @@ use crate::rng::mix;
 use crate::rules::{Counts, Rule};
 use crate::run::{Bench, Fate, How, Mode, Place, Transcript, stopped};
 
-/// What to hunt for.
+/// The options of a hunt.
 #[derive(Clone, Debug)]
 pub struct Hunt {
     /// Where things are.
@@ -56,7 +56,7 @@ pub struct Report {
     pub rings: u64,
     /// Failures.
     pub failures: u64,
-    /// Seeds whose plain runs differ: they say nothing.
+    /// Seeds whose plain runs differ: they have no result.
     pub flaky: Vec<u64>,
     /// Seeds whose plain runs do not work: the fuzzer's own faults.
     pub own: Vec<u64>,
@@ -93,7 +93,7 @@ impl Hunt {
     }
 }
 
-/// Hunts; `tell` is called with each failure at once.
+/// Hunts; calls `tell` with each failure at once.
 pub fn hunt(hunt: &Hunt, tell: &Tell<'_>) -> std::io::Result<Report> {
     let shared = Shared {
         hunt,
@@ -180,10 +180,10 @@ impl Shared<'_> {
         });
     }
 
-    /// Examines a failure. False: the seed says nothing, for its plain runs differ.
+    /// Examines a failure. False: the seed has no result, since its plain runs differ.
     fn failed(&self, bench: &mut Bench, program: &Program, plain: &Transcript, how: How, failure: Failure) -> bool {
         let mut counts = Counts::default();
-        // Where no process is wrapped this is what is looked for.
+        // If no process is wrapped, such differences are the subject of the hunt.
         let most = |often: u32| if how.side == Side::Plain { 0 } else { often };
         if self.differs_plain(bench, program, plain, most(2)) {
             return false;
@@ -193,7 +193,7 @@ impl Shared<'_> {
             runs += 1;
             fails += u32::from(wrapped(bench, program, plain, how, &mut counts).is_some());
         }
-        // What hardly ever happens may happen to a plain program, too.
+        // A rare failure may happen to a plain program, too.
         if stopped() || fails == 1 && self.differs_plain(bench, program, plain, most(RARE_RUNS)) {
             return false;
         }
@@ -242,7 +242,7 @@ pub fn plain(bench: &mut Bench, program: &Program) -> Transcript {
     bench.run(program, how, None, &mut |_, _| Verdict::Same)
 }
 
-/// A program without the registrations that it did not come to make: what it asks an event set for is what it asked for last.
+/// A program without the registrations that it did not make: the last registration that was made counts.
 fn as_made(program: &Program, plain: &Transcript) -> Program {
     let mut made = program.clone();
     for (step, entry) in made.steps.iter_mut().zip(&plain.entries) {

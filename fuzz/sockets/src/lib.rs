@@ -6,7 +6,7 @@
 //!                 play (processes)            rules
 //! ```
 //! `program`, `op`, `via` are a program as data; `share` is the page its processes share; `play` (a program of its own) is one
-//! process. What may differ is in `rules` and nowhere else; `allowed` says where each of them holds.
+//! process. Only `rules` lists what may differ; `allowed` decides where each rule holds.
 
 mod allowed;
 pub mod c;

@@ -202,7 +202,7 @@ fn run(options: &Options) -> std::io::Result<bool> {
     } else {
         summary(&report);
     }
-    // Where all run freely nobody checks.
+    // Programs that run freely are not checked for this.
     let expected = options.theme.is_none() && options.sides.contains(&Side::Both);
     if report.rings == 0 && report.runs >= ENOUGH && expected && !stopped() {
         return Err(std::io::Error::other(format!(

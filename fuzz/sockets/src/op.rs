@@ -1,4 +1,4 @@
-//! What one step of a program does: one call of the C library, or a loop of calls whose sum is the same however TCP cuts it.
+//! The operation of a step: one call of the C library, or a loop of calls with the same sum however TCP cuts the stream.
 //!
 //! To add an operation: a variant here, how it is played (`play/`), how it is written in C (`c/`), and where the generator uses it.
 
@@ -11,7 +11,7 @@ use crate::via::{
 
 /// A descriptor, by the name the steps of a program give it.
 pub type Slot = u8;
-/// Who makes a step: a thread of a process.
+/// The thread of a process that makes a step.
 pub type ActorId = u8;
 
 /// Addresses a listener takes and its clients use.
@@ -121,7 +121,7 @@ pub enum Opt {
     Unknown,
 }
 
-/// What ioctl(2) is asked.
+/// The request of an ioctl(2).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[allow(missing_docs)] // named as in tcp(7)
 pub enum Request {
@@ -170,7 +170,7 @@ pub enum Op {
     Listen { slot: Slot, family: Family, nonblock: bool },
     /// socket and connect; `four`: by IPv4, where the listener takes both.
     Connect { slot: Slot, to: Slot, how: ConnectHow, four: bool },
-    /// A connect to a port nobody listens on.
+    /// A connect to a port without a listener.
     Refused { nonblock: bool },
     /// accept.
     Accept { slot: Slot, from: Slot, via: AcceptVia },
@@ -214,7 +214,7 @@ pub enum Op {
     Flags { slot: Slot },
     /// getsockname and getpeername.
     Names { slot: Slot },
-    /// Makes this process the one that is told by SIGIO and SIGURG.
+    /// Makes this process the receiver of SIGIO and SIGURG.
     Own { slot: Slot },
     /// dup, by one of its names.
     Dup { slot: Slot, new: Slot, via: DupVia },
@@ -250,7 +250,7 @@ pub enum Op {
     Continue { actor: ActorId },
     /// The sequencer signals a thread; calls may restart or not.
     Signal { actor: ActorId, restart: bool },
-    /// The sequencer interrupts whoever still waits.
+    /// The sequencer interrupts threads that still wait.
     InterruptAll,
     /// socketpair(2) of Unix sockets.
     UnixPair { slot: Slot, other: Slot },

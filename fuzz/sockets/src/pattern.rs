@@ -1,4 +1,4 @@
-//! The bytes of a stream: a function of the stream, the lane and the position, so that a reader knows by itself what must come.
+//! The bytes of a stream: a function of the stream, the lane and the position, so that a reader can compute what must come.
 //!
 //! Several writers of one stream (a thread beside another, a signal handler, urgent data) write in lanes of their own. The lane can
 //! be told from the byte, and within a lane positions count up, however the lanes are interleaved.

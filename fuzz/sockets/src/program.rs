@@ -1,4 +1,4 @@
-//! A program as data: who acts, what the descriptors are, and the steps in order.
+//! A program as data: actors, descriptors, and the steps in order.
 
 use serde::{Deserialize, Serialize};
 
@@ -116,14 +116,14 @@ pub enum Kind {
 /// One step.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Step {
-    /// Who makes it.
+    /// The actor that makes it.
     pub actor: ActorId,
     /// What it is.
     pub op: Op,
     /// It is made at the same time as the next one.
     #[serde(default, skip_serializing_if = "is_false")]
     pub together: bool,
-    /// The kernel may hold back what it sends: nobody looks before the next step is done.
+    /// The kernel may hold back what it sends: nothing is checked before the next step is done.
     #[serde(default, skip_serializing_if = "is_false")]
     pub held: bool,
 }
@@ -198,7 +198,7 @@ impl Program {
         self.end(slot).map_or(255, |(conn, side)| stream_in(conn, side))
     }
 
-    /// Whether a signal handler is ever to send by a stream.
+    /// Whether a signal handler ever sends by a stream.
     pub fn handlers_send_on(&self, stream: u8) -> bool {
         let sends = |op: &Op| matches!(op, Op::Handle(Handler::Send(slot, _)) if self.out(*slot) == stream);
         self.steps.iter().any(|step| sends(&step.op))
@@ -222,7 +222,7 @@ impl Program {
         initial || self.steps.iter().any(|step| step.op.starts() == Some(actor))
     }
 
-    /// Whether processes are killed at any moment, so that nobody knows how far they came.
+    /// Whether processes are killed at any moment, so that their progress is unknown.
     pub fn is_violent(&self) -> bool {
         self.free && self.steps.iter().any(|step| matches!(step.op, Op::KillAfter { .. }))
     }
@@ -284,7 +284,7 @@ impl Op {
         )
     }
 
-    /// Whether it may sleep until another step wakes it, as far as the call itself says.
+    /// Whether it may sleep until another step wakes it, by the call alone.
     pub fn may_block(&self) -> bool {
         match self {
             // The C library's threads make them, and the caller waits for those.

@@ -34,7 +34,7 @@ pub unsafe fn call(number: i64, a: [usize; 6]) -> isize {
     answer
 }
 
-/// Sleeps until somebody wakes this word, at most `ns` nanoseconds (0: for ever), if it still is `seen`.
+/// Sleeps until this word is woken, at most `ns` nanoseconds (0: for ever), if it still is `seen`.
 pub fn futex_wait(word: &AtomicU32, seen: u32, ns: u64) {
     let time = libc::timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 };
     let until = if ns == 0 { 0 } else { &raw const time as usize };
@@ -43,7 +43,7 @@ pub fn futex_wait(word: &AtomicU32, seen: u32, ns: u64) {
     unsafe { call(libc::SYS_futex, [word.as_ptr() as usize, wait, seen as usize, until, 0, 0]) };
 }
 
-/// Wakes who sleeps on this word.
+/// Wakes threads that sleep on this word.
 pub fn futex_wake(word: &AtomicU32) {
     // SAFETY: a word that lives.
     unsafe { call(libc::SYS_futex, [word.as_ptr() as usize, libc::FUTEX_WAKE as usize, i32::MAX as usize, 0, 0, 0]) };

@@ -1,7 +1,7 @@
-//! What may differ between a plain run and a wrapped one, and why. Nothing else may: there is no tolerance anywhere but here.
+//! The allowed differences between a plain run and a wrapped one, with reasons. There is no other tolerance anywhere.
 //!
 //! One thing is not tried: to stop and continue (`SIGSTOP`, `SIGCONT`) a process that sleeps in the middle of a blocking transfer. Linux
-//! ends that transfer short, as if a handler had run; poll(2), in which ours sleeps, does not tell of it, and all of it is transferred.
+//! ends that transfer short, as if a handler had run; poll(2), in which ours sleeps, does not report it, and all of it is transferred.
 
 use serde::{Deserialize, Serialize};
 

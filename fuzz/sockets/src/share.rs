@@ -1,7 +1,7 @@
-//! The page all processes of a run share: who makes which step, what each step gave, how far each stream is.
+//! The page that all processes of a run share: the actor of each step, the result of each step, the position of each stream.
 //!
-//! One file in memory, mapped by the sequencer and by every process; all of it is atomic, so nobody needs a lock, and whoever is
-//! killed leaves nothing locked.
+//! One file in memory, mapped by the sequencer and by every process. All of it is atomic, so there is no lock that a killed process could
+//! leave locked.
 #![allow(unsafe_code)]
 
 use core::sync::atomic::{AtomicI32, AtomicI64, AtomicU32, AtomicU64, Ordering};
@@ -32,7 +32,7 @@ pub const FREE: u32 = 1 << 29;
 #[repr(C, align(64))]
 #[derive(Default)]
 pub struct Cell {
-    /// What it is to do.
+    /// Its command.
     pub go: AtomicU32,
     /// What it has done.
     pub done: AtomicU32,
@@ -102,7 +102,7 @@ pub struct Region {
     pub run: AtomicU64,
     /// Length of the text.
     pub text_len: AtomicU64,
-    /// Not 0 once a process was killed: who waits for it need not any more.
+    /// Not 0 once a process was killed: no process needs to wait for it any more.
     pub killed: AtomicU32,
     /// Signals of the sequencer that were handled.
     pub handled: AtomicU32,
@@ -157,7 +157,7 @@ impl Map {
     /// Makes it as new, but for the text.
     pub fn clear(&self) {
         let len = core::mem::offset_of!(Region, text);
-        // SAFETY: the mapping is as long as a region; nobody else uses it between two runs, and zero is a value of every atomic.
+        // SAFETY: the mapping is as long as a region; no other process uses it between two runs, and zero is a value of every atomic.
         unsafe { core::ptr::write_bytes(self.0.cast::<u8>(), 0, len) };
     }
 
@@ -165,7 +165,7 @@ impl Map {
     pub fn set_text(&self, text: &str) {
         assert!(text.len() < TEXT, "a program of {} bytes", text.len());
         self.text_len.store(text.len() as u64, Ordering::Relaxed);
-        // SAFETY: the length was compared with the room; nobody else uses it between two runs.
+        // SAFETY: the length was compared with the room; no other process uses it between two runs.
         unsafe { core::ptr::copy_nonoverlapping(text.as_ptr(), (&raw mut (*self.0).text).cast(), text.len()) };
     }
 
@@ -195,7 +195,7 @@ impl Drop for Map {
 }
 
 impl Region {
-    /// Tells the sequencer that something was done.
+    /// Notifies the sequencer that something was done.
     pub fn ring(&self) {
         self.bell.fetch_add(1, Ordering::SeqCst);
         raw::futex_wake(&self.bell);
@@ -234,7 +234,7 @@ impl Record {
         }
     }
 
-    /// What it says now.
+    /// Its present content.
     pub fn read(&self) -> Seen {
         let used = (self.used.load(Ordering::Acquire) as usize).min(AUX);
         Seen {

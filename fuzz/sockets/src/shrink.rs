@@ -1,7 +1,7 @@
 //! Makes a program that fails smaller, as long as it still fails in the same way.
 //!
 //! First everything behind the failure goes, then steps that are not needed, in ever smaller pieces, then processes without steps;
-//! at last what is left is made simpler. Every candidate runs plain first: one that plain cannot run says nothing.
+//! at last the rest is made simpler. Every candidate runs plain first: one that cannot run plain is dropped.
 
 use std::time::{Duration, Instant};
 
@@ -15,13 +15,13 @@ use crate::via::{AcceptVia, CloseVia, ConnectHow, EpollVia, PollVia, RecvVia, Se
 
 /// How often a candidate may run without failing before it is given up, where failures are not certain.
 const TRIES: u32 = 5;
-/// Seconds after which a candidate is said to hang.
+/// Seconds after which a candidate counts as hanging.
 const PATIENCE: f64 = 1.5;
 
 struct Shrink<'a> {
     bench: &'a mut Bench,
     how: How,
-    /// What the failure is called.
+    /// The name of the failure.
     name: String,
     tries: u32,
     until: Instant,
@@ -143,7 +143,7 @@ fn groups(program: &Program) -> Vec<Vec<Step>> {
     program.steps.split_inclusive(|step| !step.together).map(<[Step]>::to_vec).collect()
 }
 
-/// Takes out the steps of those who never begin.
+/// Removes the steps of actors that never begin.
 fn tidy(mut program: Program) -> Program {
     loop {
         let begun: Vec<bool> = (0..program.actors.len()).map(|actor| program.begins(actor as u8)).collect();
@@ -163,7 +163,7 @@ fn tidy(mut program: Program) -> Program {
     }
 }
 
-/// What two sides must agree about is told to the other one, too.
+/// A change that concerns both sides is made at the other side, too.
 fn match_partner(program: &mut Program, at: usize) {
     let changed = program.steps[at].op.clone();
     let neighbours = [at.checked_sub(1), Some(at + 1)];

@@ -2,7 +2,7 @@
 
 use madrigal_document::{Document, FileError, Table, Value};
 
-use super::parts::{Firewall, Forward, Grid, Host, Link, Site, Switch};
+use super::parts::{Firewall, Forward, Grid, Host, Site, Switch, WanLink};
 use crate::net::{Net, is_six};
 use crate::wan::settings::{KEYS, Settings};
 
@@ -122,7 +122,7 @@ fn host(grid: &mut Grid, name: &str, table: &Table<'_>) -> Result<(), FileError>
     Ok(())
 }
 
-fn link(grid: &Grid, name: &str, table: &Table<'_>) -> Result<Link, FileError> {
+fn link(grid: &Grid, name: &str, table: &Table<'_>) -> Result<WanLink, FileError> {
     let known: Vec<&str> = ["between", "seed"].iter().chain(KEYS).copied().collect();
     table.only(&known)?;
     check_name(name, grid.hosts.iter().any(|host| host.name == name), |text| table.error(text))?;
@@ -145,7 +145,7 @@ fn link(grid: &Grid, name: &str, table: &Table<'_>) -> Result<Link, FileError> {
     }
     let settings = settings.check().map_err(|error| table.error(error.to_string()))?;
     let seed = table.get("seed").map_or(Ok(1), |value| value.number())?;
-    Ok(Link { name: name.to_owned(), between, settings, seed })
+    Ok(WanLink { name: name.to_owned(), between, settings, seed })
 }
 
 /// The hosts that a site or switch names; new ones are added to the grid.

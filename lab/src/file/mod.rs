@@ -10,7 +10,7 @@ mod grid;
 mod parts;
 
 pub use madrigal_document::FileError;
-pub use parts::{Firewall, Forward, Grid, Host, Link, Site, Switch};
+pub use parts::{Firewall, Forward, Grid, Host, Site, Switch, WanLink};
 
 /// Reads the grid that `text` describes; `file` is named in errors.
 pub fn read(file: &str, text: &str) -> Result<Grid, FileError> {

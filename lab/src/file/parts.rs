@@ -15,7 +15,7 @@ pub struct Grid {
     /// Hosts, in the order in which they are first named.
     pub hosts: Vec<Host>,
     /// WAN links between sites.
-    pub links: Vec<Link>,
+    pub links: Vec<WanLink>,
 }
 
 /// A site: a network of hosts behind a router.
@@ -29,7 +29,7 @@ pub struct Site {
     pub hosts: Vec<String>,
     /// Whether its hosts are seen from outside under the router's address only.
     pub nat: bool,
-    /// With NAT: each connection leaves from another port of the router's, so that nobody outside can tell where the next one will.
+    /// With NAT: each connection leaves from another port of the router's, so that the next one cannot be predicted from outside.
     pub symmetric: bool,
     /// With NAT: ports of the router that lead to a host's port.
     pub forward: Vec<Forward>,
@@ -79,7 +79,7 @@ pub struct Host {
     pub name: String,
     /// Addresses to be used instead of the next ones of its networks.
     pub addresses: Vec<IpAddr>,
-    /// Bridges that nobody else is on, by the name of the device.
+    /// Bridges without other hosts, by the name of the device.
     pub bridges: Vec<(String, Net)>,
     /// Network cards that are connected to nothing, by the name of the device.
     pub dangling: Vec<(String, Net)>,
@@ -95,7 +95,7 @@ pub struct Host {
 
 /// A WAN link between two sites.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Link {
+pub struct WanLink {
     /// Its name.
     pub name: String,
     /// The places of its sites in [`Grid::sites`].

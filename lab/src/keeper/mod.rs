@@ -17,8 +17,8 @@ use rustix::thread::{CapabilitySet, UnshareFlags};
 use crate::error::LabError;
 use crate::file::Grid;
 use crate::plan::{Cable, Plan, Plug};
-use crate::state::{Directory, Link, Lock, Node, Process, State};
-use crate::wan::link::{End, Link as Wan};
+use crate::state::{Directory, Lock, Node, Process, State, WanLink};
+use crate::wan::link::{End, WanLink as Wan};
 use crate::{control, file};
 use tools::Network;
 
@@ -33,7 +33,7 @@ impl Report {
 
     fn send(self, done: Result<(), String>) {
         let text = done.err().unwrap_or_default().replace('\n', "; ") + "\n";
-        // If nobody listens, the lab is being ended.
+        // Without a reader the lab is being ended.
         let _ = File::from(self.0).write_all(text.as_bytes());
     }
 }
@@ -54,7 +54,7 @@ pub(crate) fn start(directory: &Directory, lock: Lock, source: &str, grid: &Grid
     match fork_into(UnshareFlags::empty()).map_err(LabError::system("start a process"))? {
         Forked::Child => {
             let failed = Keeper::default().run(directory, source, (grid, plan), report);
-            // Its children end with it. Not by exit(3): what was prepared to happen at the end is the parent's.
+            // Its children end with it. Not by exit(3): the exit handlers are the parent's.
             end_here(i32::from(failed))
         }
         Forked::Parent(pid) => {
@@ -113,7 +113,7 @@ impl Keeper {
         failed
     }
 
-    /// Leaves the terminal and the network of whoever started this, and says who keeps the lab.
+    /// Leaves the terminal and the network of the calling shell, and records the process that keeps the lab.
     fn settle(&self, directory: &Directory, source: &str) -> Result<State, String> {
         let failed = |what: &str| {
             let what = what.to_owned();
@@ -174,7 +174,7 @@ impl Keeper {
             Forked::Child => {
                 drop(keep);
                 die_with_parent();
-                // The parent may have died before it could take us along: then nobody writes this byte.
+                // The parent may have died before `die_with_parent`: then this byte is never written.
                 if !matches!(rustix::io::read(&alive, &mut [0]), Ok(1)) {
                     end_here(1);
                 }
@@ -208,7 +208,7 @@ impl Keeper {
     }
 
     /// Starts the process of a WAN link.
-    fn add_link(&mut self, directory: &Directory, grid: &Grid, link: &file::Link) -> Result<(), String> {
+    fn add_link(&mut self, directory: &Directory, grid: &Grid, link: &file::WanLink) -> Result<(), String> {
         let (mut reader, report) = Report::pair()?;
         let keeper = own_pid();
         match fork_into(UnshareFlags::empty()).map_err(|errno| format!("cannot start a process: {errno}"))? {
@@ -235,7 +235,7 @@ impl Keeper {
         }
     }
 
-    fn make_link(&self, directory: &Directory, grid: &Grid, link: &file::Link) -> Result<Wan, String> {
+    fn make_link(&self, directory: &Directory, grid: &Grid, link: &file::WanLink) -> Result<Wan, String> {
         let name = std::ffi::CString::new(format!("link {}", link.name)).unwrap_or_default();
         let _ = rustix::thread::set_name(&name);
         let home = Network::of(own_pid()).map_err(|errno| errno.to_string())?;
@@ -265,7 +265,7 @@ impl Keeper {
             process: Process::of(raw(*pid)),
             addresses: node.addresses.clone(),
         };
-        let link = |(link, pid): (&file::Link, &Pid)| Link {
+        let link = |(link, pid): (&file::WanLink, &Pid)| WanLink {
             name: link.name.clone(),
             between: link.between.map(|site| grid.sites[site].name.clone()),
             process: Process::of(raw(*pid)),
@@ -274,7 +274,7 @@ impl Keeper {
         state.links = grid.links.iter().zip(&self.links).map(link).collect();
     }
 
-    /// Waits until somebody wants the lab to end. Children that end are not started again: `lab status` says so.
+    /// Waits for the request to end the lab. Children that end are not started again: `lab status` shows this.
     fn wait(&mut self, signals: Signals) {
         while let Ok(caught) = signals.wait() {
             if caught.signal != Signal::CHILD.as_raw() {

@@ -1,4 +1,4 @@
-//! The first process of a host or a router: it makes the namespaces what they should be, then waits for whatever is left to it.
+//! The first process of a host or a router: it sets the namespaces up, then waits for orphaned processes.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -33,7 +33,7 @@ pub(super) fn furnish(node: &Node, hosts: &str) -> Result<(), Refusal> {
     mount("lab", STAGE, "tmpfs", quiet, Some(c"mode=0755")).map_err(refused("mount /dev/shm"))?;
     bind("hosts", hosts, "/etc/hosts")?;
     bind("hostname", &format!("{}\n", node.name), "/etc/hostname")?;
-    // Nobody answers here; without this, programs would ask the machine's servers for names and wait.
+    // There is no name server here; without this, programs would query the machine's servers and wait.
     bind("resolv.conf", "options timeout:1 attempts:1\n", "/etc/resolv.conf")?;
     show_devices();
     unmount(STAGE, UnmountFlags::DETACH).map_err(refused("unmount the stage"))?;
@@ -52,7 +52,7 @@ pub(super) fn furnish(node: &Node, hosts: &str) -> Result<(), Refusal> {
 fn make_own_directory() -> Result<(), Refusal> {
     let above = "/run/user";
     if fs::metadata(above).is_err() {
-        // A system where nobody logs in. Its programs find the folders that they have in /run, empty.
+        // A system without logins. Its programs find their folders in /run, empty.
         let all = fs::read_dir("/run").into_iter().flatten().flatten();
         let folders: Vec<_> = all.filter(|one| one.file_type().is_ok_and(|kind| kind.is_dir())).collect();
         memory("/run", "mode=0755")?;
@@ -81,7 +81,7 @@ fn bind(name: &str, text: &str, place: &str) -> Result<(), Refusal> {
     }
 }
 
-/// Lets `/sys` show the devices of this host. Not every kernel allows it to a user; few programs look there.
+/// Lets `/sys` show the devices of this host. Not every kernel allows it to a user; few programs need it.
 fn show_devices() {
     let cgroups = format!("{STAGE}/cgroup");
     let kept = fs::create_dir(&cgroups).is_ok() && mount_bind_recursive("/sys/fs/cgroup", &cgroups).is_ok();

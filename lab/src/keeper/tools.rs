@@ -38,13 +38,13 @@ fn find(program: &str) -> Result<PathBuf, String> {
     found.ok_or_else(|| format!("`{program}` is missing: type: apt-get install {}", package(program)))
 }
 
-/// Runs a program with `input`; what it said, if it failed.
+/// Runs a program with `input`; the error is its output, if it failed.
 fn run(program: &str, args: &[&str], input: &str) -> Result<(), String> {
     let mut command = Command::new(find(program)?);
     command.args(args).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
     let mut child = command.spawn().map_err(|error| format!("cannot run {program}: {error}"))?;
     if let Some(mut stdin) = child.stdin.take() {
-        // A program that has seen enough says so in its exit status.
+        // A program that stops reading reports the reason by its exit status.
         let _ = stdin.write_all(input.as_bytes());
     }
     let output = child.wait_with_output().map_err(|error| format!("cannot wait for {program}: {error}"))?;
@@ -71,7 +71,7 @@ pub(super) fn nft(rules: &str) -> Result<(), String> {
     if rules.is_empty() { Ok(()) } else { run("nft", &["-f", "-"], rules).map_err(|output| format!("nft: {output}")) }
 }
 
-/// Says which of the programs that will be needed are missing.
+/// Reports which of the needed programs are missing.
 pub(super) fn check(needs_nft: bool) -> Result<(), String> {
     find("ip")?;
     if needs_nft { find("nft").map(drop) } else { Ok(()) }

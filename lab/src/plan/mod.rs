@@ -79,7 +79,7 @@ fn assign(net: &Net, device: &str) -> String {
     format!("addr add {net} dev {device}{quick}")
 }
 
-/// What has to be built for `grid`; an error names a host for which a network has no address left.
+/// The plan for `grid`; an error names a host for which a network has no address left.
 pub fn plan(grid: &Grid) -> Result<Plan, String> {
     if grid.sites.len() > MOST_SITES {
         return Err(format!("more than {MOST_SITES} sites"));

@@ -1,13 +1,13 @@
-//! Which way a router sends what is for another site: over the links with the least delay in all.
+//! The routes of a router to other sites: over the links with the least total delay.
 
 use super::addresses::{public, whole};
-use crate::file::{Grid, Link};
+use crate::file::{Grid, WanLink};
 
 /// The packets that the device of a link may hold until they are read: a burst of its process not running is no loss of the link's.
 const DEVICE_PACKETS: u32 = 4000;
 
 /// The cost of a link: its delay, and a little for being one.
-fn cost(link: &Link) -> u64 {
+fn cost(link: &WanLink) -> u64 {
     link.settings.delay.as_nanos() as u64 + 1_000_000
 }
 
@@ -49,7 +49,7 @@ pub(super) fn of(grid: &Grid, here: usize) -> Vec<String> {
             lines.push(format!("route replace {net} dev {}", grid.links[first].name));
         }
     }
-    // What nobody knows vanishes, as it does out there; that the kernel would say so at once is no test of anything.
+    // Packets to unknown networks vanish, as on a real network; an immediate error of the kernel's would be no realistic test.
     lines.push("route add blackhole default metric 9999".to_owned());
     lines.push("route add blackhole ::/0 metric 9999".to_owned());
     lines

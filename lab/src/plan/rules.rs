@@ -1,4 +1,4 @@
-//! The rules for nft(8): who may open connections to whom, and NAT.
+//! The rules for nft(8): which connections may be opened, and NAT.
 
 use std::fmt::Write as _;
 use std::net::IpAddr;
@@ -11,7 +11,7 @@ use crate::net::is_six;
 const NEIGHBOURS: &str = "    meta l4proto 58 icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert } accept\n";
 const KNOWN: &str = "    ct state established,related accept\n";
 
-/// The lines that let through what is open and block the rest; `which` says where it comes from or goes to.
+/// The lines that pass connections to open ports and block the rest; `which` is the match for their origin and destination.
 fn block(firewall: &Firewall, which: &str) -> String {
     let open = open(firewall, which);
     if firewall.refuse {
@@ -21,7 +21,7 @@ fn block(firewall: &Firewall, which: &str) -> String {
     }
 }
 
-/// A line for each protocol that lets connections to the open ports through; `which` says where they come from.
+/// A line for each protocol that passes connections to the open ports; `which` is the match for their origin.
 fn open(firewall: &Firewall, which: &str) -> String {
     if firewall.open.is_empty() {
         return String::new();
@@ -62,7 +62,7 @@ pub(super) fn router(grid: &Grid, site: &Site, given: &[(String, IpAddr)]) -> St
         "table inet lab {{\n  chain forward {{ type filter hook forward priority filter; policy accept;\n{KNOWN}"
     );
     if site.nat {
-        // What was not led in by a forwarded port could only come from somebody who knows the network behind.
+        // Packets that did not come by a forwarded port could only come from a host with a route to the inner network.
         let _ = writeln!(text, "    iifname {out} ct status dnat accept\n    iifname {out} oifname \"lan\" drop");
     }
     if firewall.inward {
@@ -73,8 +73,8 @@ pub(super) fn router(grid: &Grid, site: &Site, given: &[(String, IpAddr)]) -> St
     }
     text += "  }\n";
     if firewall.inward || site.nat {
-        // What nobody behind a NAT asked for vanishes there: were it refused, the router would remember it as a connection of its own, and
-        // give the one that a host begins to the same place another port.
+        // Unsolicited packets to a NAT vanish. If they were refused, the router would track them as a connection of its own, and map a
+        // host's connection to the same place to another port.
         let blocked = if firewall.inward {
             block(firewall, &format!("iifname {out} "))
         } else {

@@ -3,7 +3,7 @@
 //! ```text
 //!   push --> [ waiting, bounded ] --> line: one packet after another at the rate, some lost --> [ in flight: delay +- jitter ] --> pop
 //! ```
-//! Packets come out in the order they went in. Times are those of the model, not of the caller: who asks late gets late packets,
+//! Packets come out in the order they went in. Times are those of the model, not of the caller: a late caller gets late packets,
 //! but the line was not idle meanwhile. The n-th packet to enter the line is lost or not by the seed and n alone.
 
 use std::collections::VecDeque;
@@ -121,7 +121,7 @@ impl<P: Load> Direction<P> {
         Ok(())
     }
 
-    /// Lets wait what there is room for; returns the rest.
+    /// Queues as many packets as there is room for; returns the rest.
     fn enqueue(&mut self, now: u64, packet: P) -> Option<P> {
         let room = self.settings.queue_bytes().saturating_sub(self.waiting_bytes);
         let (taken, refused) = if packet.bytes() <= room {
@@ -160,7 +160,7 @@ impl<P: Load> Direction<P> {
         self.departure().map(|sent| self.arrival(sent))
     }
 
-    /// Changes what the link does from `now` on. What is in flight stays so; what waits is sent at the new rate.
+    /// Changes the settings from `now` on. Packets in flight keep their times; packets in the queue are sent at the new rate.
     pub fn set(&mut self, now: u64, settings: Settings) {
         self.advance(now);
         self.settings = settings;
@@ -205,13 +205,13 @@ impl<P: Load> Direction<P> {
         Some(self.free.max(first.came) + self.settings.line_time(first.packet.bytes()))
     }
 
-    /// When what left at `sent` arrives.
+    /// The arrival time of packets that left at `sent`.
     fn arrival(&self, sent: u64) -> u64 {
         let delay = self.settings.delay.as_nanos() as u64;
         (sent + delay).saturating_add_signed(self.stray(sent)).max(self.last_due)
     }
 
-    /// Moves what has left the line by `now` into flight.
+    /// Moves packets that have left the line by `now` into flight.
     fn advance(&mut self, now: u64) {
         while let Some(sent) = self.departure().filter(|&sent| sent <= now) {
             let Some(Waiting { packet, .. }) = self.waiting.pop_front() else { return };
@@ -221,7 +221,7 @@ impl<P: Load> Direction<P> {
         }
     }
 
-    /// Sends off at `sent` what is not lost.
+    /// Puts the packets that are not lost into flight, at `sent`.
     fn fly(&mut self, sent: u64, packet: P) {
         let due = self.arrival(sent);
         let mut rest = Some(packet);

@@ -52,7 +52,7 @@ const LISTENER: u64 = 3;
 const CLIENT: u64 = 16;
 
 /// A link that carries packets for as long as its process lives.
-pub struct Link {
+pub struct WanLink {
     ends: [End; 2],
     /// From the first end to the second, and back.
     directions: [Direction<Train>; 2],
@@ -64,7 +64,7 @@ pub struct Link {
     buffer: Vec<u8>,
 }
 
-impl Link {
+impl WanLink {
     /// A link between two ends, controlled through `listener`. The directions lose different packets.
     pub fn new(ends: [End; 2], settings: Settings, seed: u64, listener: OwnedFd) -> Result<Self, Errno> {
         let poll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
@@ -107,7 +107,7 @@ impl Link {
         }
     }
 
-    /// Takes what came, and hands over what is due.
+    /// Takes packets that came, and delivers those that are due.
     fn carry(&mut self) {
         loop {
             let mut more = false;

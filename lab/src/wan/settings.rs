@@ -15,7 +15,7 @@ pub struct Settings {
     pub jitter: Duration,
     /// Millionths of the packets that are lost on the line.
     pub loss: u32,
-    /// How much may wait for the line; what comes then is dropped.
+    /// The size of the queue for the line; further packets are dropped.
     pub queue: Queue,
     /// The longest packet.
     pub mtu: u32,
@@ -64,7 +64,7 @@ pub enum BadSetting {
 pub const KEYS: &[&str] = &["rate", "delay", "jitter", "loss", "queue", "mtu", "hole"];
 
 impl Settings {
-    /// Changes the setting `key` to what `value` says.
+    /// Changes the setting `key` to `value`.
     pub fn set(&mut self, key: &str, value: &str) -> Result<(), BadSetting> {
         match key {
             "rate" => self.rate = quantity::rate(value)?,
@@ -82,7 +82,7 @@ impl Settings {
         Ok(())
     }
 
-    /// Changes all that `assignments` (`KEY=VALUE`) say, or nothing.
+    /// Makes all `assignments` (`KEY=VALUE`), or none.
     pub fn apply<'a>(&mut self, assignments: impl IntoIterator<Item = &'a str>) -> Result<(), BadSetting> {
         let mut changed = *self;
         for text in assignments {

@@ -98,7 +98,7 @@ impl Shape {
             put(packet, 4, &((len - 40) as u16).to_be_bytes());
             8..40
         };
-        // The kernel wants the sum over the pseudo header; whoever sends the packet out adds the rest.
+        // The kernel wants the sum over the pseudo header; the device that sends the packet adds the rest.
         let segment = (len - self.tcp) as u32;
         let pseudo = sum(packet.get(addresses).unwrap_or_default(), 6 + segment);
         put(packet, self.tcp + 16, &pseudo.to_be_bytes());
@@ -115,7 +115,7 @@ fn sum(bytes: &[u8], more: u32) -> u16 {
     all as u16
 }
 
-/// The shape of a train; `None` for a single packet, and for everything that is not what it says.
+/// The shape of a train; `None` for a single packet, and for packets that contradict their headers.
 fn shape(read: &[u8]) -> Option<Shape> {
     let (header, packet) = read.split_at_checked(HEADER)?;
     let native = |at: usize| Some(usize::from(u16::from_ne_bytes(header.get(at..at + 2)?.try_into().ok()?)));
@@ -165,7 +165,7 @@ impl Load for Train {
 mod tests {
     use super::*;
 
-    /// A train over IPv4 or IPv6, with payload bytes that tell their place.
+    /// A train over IPv4 or IPv6; its payload bytes encode their place.
     fn train(six: bool, segment: u16, payload: usize) -> Train {
         let (ip, kind) = if six { (40, TCP6) } else { (20, TCP4) };
         let mut header = vec![NEEDS_CHECKSUM, kind];

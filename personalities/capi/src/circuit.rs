@@ -21,7 +21,7 @@ const CLOSED_CHECK_NS: u64 = 50_000_000;
 const CLOCK_POLLS: u32 = 8;
 const LOST_POLLS: u32 = 64;
 
-/// A place in a group that is joined, or is to be.
+/// A place in a group that is joined, or will be.
 pub(crate) struct Circuit {
     pub(crate) runtime: Arc<Runtime>,
     /// Whether each message begins with its tag.
@@ -32,7 +32,7 @@ pub(crate) struct Circuit {
     group: OnceLock<Group>,
     /// The group's addresses, by rank.
     nodes: OnceLock<Vec<NodeAddress>>,
-    /// Messages that nobody has asked for yet, in the order they came.
+    /// Messages without a waiting receiver, in the order they came.
     backlog: Mutex<VecDeque<Message>>,
     closed: AtomicBool,
 }
@@ -65,7 +65,7 @@ pub(crate) struct Unpacking {
     message: Mutex<Option<Message>>,
 }
 
-/// What a sender promises of a piece.
+/// When the bytes of a piece may change.
 #[derive(Clone, Copy)]
 pub(crate) enum Promise {
     Safer,
@@ -129,7 +129,7 @@ impl Circuit {
         self.nodes.get().map(|nodes| nodes.iter().map(known).collect()).unwrap_or_default()
     }
 
-    /// Who waits for a message returns.
+    /// The threads that wait for a message return.
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::Release);
     }
@@ -206,7 +206,7 @@ impl Circuit {
         }
         let lost = match wanted.from {
             Some(rank) => group.lost(rank),
-            // Of anybody: only if nobody else is left.
+            // From any node: only if no other node is left.
             None => {
                 let mut others = (0..group.size()).filter(|rank| *rank != group.rank());
                 let lost: Option<Vec<_>> = others.by_ref().map(|rank| group.lost(rank)).collect();

@@ -11,19 +11,19 @@ use crate::failure::Failure;
 use crate::runtime::{Pending, Runtime};
 use crate::slot::{Slot, Then, lock};
 
-/// A link that was made, and why it goes the way it goes, where that was chosen.
+/// A link that was made, and the choice of its path, if there was one.
 pub(crate) type Made = Result<(VLink, Option<Choice>), Failure>;
 
 /// A connect under way: one attempt, or one after the other where there are several paths.
 pub(crate) struct Dial {
     runtime: Arc<Runtime>,
-    /// Who is told; `None` once it was, or nobody wants to know.
+    /// The receiver of the result; `None` once it was notified, or gave up.
     then: Mutex<Option<Then<Made>>>,
     /// What was tried; at most one of them is not over.
     attempts: Mutex<Vec<Attempting>>,
 }
 
-/// Connects to a locator or a card, and tells `then`. An error at once: the text is neither, or the runtime is closed.
+/// Connects to a locator or a card, and passes the result to `then`. Returns an error if the text is neither, or the runtime is closed.
 pub(crate) fn dial(runtime: &Arc<Runtime>, to: &str, then: Then<Made>) -> Result<Arc<Dial>, Failure> {
     let dial = Dial { runtime: Arc::clone(runtime), then: Mutex::new(Some(then)), attempts: Mutex::default() };
     let dial = Arc::new(dial);
@@ -36,12 +36,12 @@ pub(crate) fn dial(runtime: &Arc<Runtime>, to: &str, then: Then<Made>) -> Result
     let to: Locator = to.parse()?;
     runtime.begins(pending(&dial))?;
     let its = Arc::clone(&dial);
-    dial.attempt(&to, move |outcome| its.tell(outcome.map(|link| (link, None)).map_err(Failure::from)))?;
+    dial.attempt(&to, move |outcome| its.complete(outcome.map(|link| (link, None)).map_err(Failure::from)))?;
     Ok(dial)
 }
 
 impl Dial {
-    /// Nobody waits with that slot any more, and nothing is tried any more; what it got all the same.
+    /// The waiter with that slot gives up, and the attempts end. Returns a result that is there already.
     pub(crate) fn give_up(&self, slot: &Slot<Made>) -> Option<Made> {
         let then = lock(&self.then).take();
         drop(then);
@@ -49,10 +49,10 @@ impl Dial {
         slot.give_up()
     }
 
-    fn tell(&self, made: Made) {
+    fn complete(&self, made: Made) {
         let then = lock(&self.then).take();
-        // A link that nobody wants any more is closed.
-        drop(then.map(|then| then.tell(made)));
+        // If the waiter has given up, the link is closed.
+        drop(then.map(|then| then.complete(made)));
     }
 
     fn stop(&self) {
@@ -64,7 +64,7 @@ impl Dial {
         lock(&self.then).is_none()
     }
 
-    /// Tries one path; `then` is told, once.
+    /// Tries one path; `then` is called once.
     fn attempt(
         &self,
         to: &Locator,
@@ -72,30 +72,30 @@ impl Dial {
     ) -> Result<(), Failure> {
         let attempt = self.runtime.api.connect_with(to, once(then))?;
         lock(&self.attempts).push(attempt);
-        // Who gave up meanwhile has not seen this one.
+        // A waiter that gave up meanwhile did not see this attempt.
         if self.is_over() {
             self.stop();
         }
         Ok(())
     }
 
-    /// Tries the best path to a process; if it fails, the next best. `failed`: what the last one tried gave.
+    /// Tries the best path to a process; if it fails, the next best. `failed`: the error of the last attempt.
     fn reach(self: &Arc<Self>, card: Card, failed: Option<Failure>) {
         if self.is_over() {
             return;
         }
         let choice = match self.runtime.api.choose(&card) {
             Ok(choice) => choice,
-            Err(error) => return self.tell(Err(failed.unwrap_or_else(|| Failure::from(error)))),
+            Err(error) => return self.complete(Err(failed.unwrap_or_else(|| Failure::from(error)))),
         };
         let by = choice.path.driver().to_owned();
         let Some(to) = card.locators.iter().find(|locator| locator.scheme() == by).cloned() else {
             let none = || Failure::new(MDG_ENOPATH, format!("no {by} in {card}"));
-            return self.tell(Err(failed.unwrap_or_else(none)));
+            return self.complete(Err(failed.unwrap_or_else(none)));
         };
         let its = Arc::clone(self);
         let outcome = self.attempt(&to, move |outcome| match outcome {
-            Ok(link) => its.tell(Ok((link, Some(choice)))),
+            Ok(link) => its.complete(Ok((link, Some(choice)))),
             Err(error) => {
                 let mut rest = card;
                 rest.locators.retain(|locator| locator.scheme() != by);
@@ -104,14 +104,14 @@ impl Dial {
         });
         // The card has only addresses of drivers there are: `choose` names no other.
         if let Err(failure) = outcome {
-            self.tell(Err(failure));
+            self.complete(Err(failure));
         }
     }
 }
 
 impl Pending for Dial {
     fn close(&self) {
-        self.tell(Err(Failure::new(MDG_ECLOSED, "cannot connect: the runtime is closed")));
+        self.complete(Err(Failure::new(MDG_ECLOSED, "cannot connect: the runtime is closed")));
         self.stop();
     }
 }

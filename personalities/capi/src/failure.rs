@@ -166,7 +166,7 @@ thread_local! {
     static LAST: RefCell<Last> = RefCell::new(Last { text: CString::default(), errno: 0 });
 }
 
-/// Keeps why the calling thread's call failed; its code.
+/// Stores why the calling thread's call failed. Returns the code.
 #[cold]
 pub(crate) fn note(failure: Failure) -> c_int {
     let text = failure.text.replace('\0', " ");

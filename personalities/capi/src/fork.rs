@@ -14,14 +14,14 @@ const PAGE: usize = 4096;
 /// A word that is 1, in memory that the kernel wipes in a forked child (madvise(2), `MADV_WIPEONFORK`).
 static OURS: OnceLock<&'static AtomicU32> = OnceLock::new();
 
-/// From now on forked children are found out.
+/// From now on forked children are detected.
 pub(crate) fn begin() -> Result<(), Failure> {
     if OURS.get().is_some() {
         return Ok(());
     }
     let word = wiped_page().map_err(|errno| Failure::system(errno.raw_os_error(), "cannot map a page"))?;
     word.store(1, Ordering::SeqCst);
-    // Who comes second has mapped a page in vain.
+    // The page of a second caller is not used.
     let _ = OURS.set(word);
     Ok(())
 }

@@ -1,5 +1,5 @@
 //! The addresses of all processes that one launcher started, which carries them by PMI-1: lines of `key=value` on the descriptor PMI_FD, of
-//! MPICH's mpiexec and those made from it, and of `madrigal run`. A process that nobody launched is a group of one.
+//! MPICH's mpiexec and those made from it, and of `madrigal run`. A process without a launcher is a group of one.
 //!
 //! A launcher answers one library of a process, once.
 
@@ -71,7 +71,7 @@ impl Launcher<'_> {
             let text = self.ask(&request, "get_result", "value")?;
             all.push(bytes(&text).ok_or_else(|| unusable(&format!("rank {node} has the address `{text}`")))?);
         }
-        // Nobody ends while others still ask.
+        // No process ends while others still send requests.
         self.ask("barrier_in", "barrier_out", "cmd")?;
         self.ask("finalize", "finalize_ack", "cmd")?;
         Ok(all)
@@ -94,7 +94,7 @@ impl Launcher<'_> {
 
     fn write(&self, mut text: &str) -> Result<(), Failure> {
         while !text.is_empty() {
-            // The program is not to get SIGPIPE for it.
+            // The program must not get SIGPIPE for it.
             let sent = match rustix::net::send(self.fd, text.as_bytes(), SendFlags::NOSIGNAL) {
                 Err(Errno::NOTSOCK) => rustix::io::write(self.fd, text.as_bytes()),
                 sent => sent,

@@ -1,7 +1,7 @@
 //! Madrigal for C, and for every language that can call C: `libmadrigal.so`, `madrigal.h`, `madrigal.pc`.
 //!
-//! The header is written out of this source (`tests/header.rs`): the comment of an exported function is its contract. What is exported
-//! lies in `border`; everything else is safe code about Rust's own types.
+//! The header is generated from this source (`tests/header.rs`): the comment of an exported function is its contract. The exported
+//! functions are in `border`; everything else is safe code about Rust's own types.
 //!
 //! ```text
 //!   border      the exported functions: pointers become references, handles become objects, failures become codes
@@ -10,9 +10,9 @@
 //!      |
 //!   runtime  link  listeners  dial  op  circuit  sources  watcher  why     the objects
 //!      |
-//!   launched    who else a launcher started
-//!   table       handles: found without a lock, told apart by kind and age
-//!   failure     codes and what is said of them;  fork  a child of fork(2) is found out
+//!   launched    the other processes of a launcher's job
+//!   table       handles: found without a lock, distinguished by kind and age
+//!   failure     codes and their texts;  fork  detects a child of fork(2)
 //! ```
 //! Rules: nothing unwinds into C; a handle that was closed, never was, or is of another kind is an error, as is any call of a forked
 //! child; nothing is printed, and no thread is made but the one of [`border::engine::mdg_fd`].

@@ -11,14 +11,14 @@ use crate::failure::Failure;
 use crate::runtime::{Runtime, deadline};
 
 /// A link.
-pub(crate) struct Link {
+pub(crate) struct VLinkHandle {
     pub(crate) runtime: Arc<Runtime>,
     pub(crate) api: VLink,
-    /// Why it goes the way it goes, where Madrigal chose it.
+    /// The choice of its path, if Madrigal chose it.
     pub(crate) choice: Option<Choice>,
 }
 
-impl Link {
+impl VLinkHandle {
     /// Reads into the memory; how many bytes, 0 at the end. The memory is free when this returns.
     #[inline]
     pub(crate) fn read(&self, piece: Piece, timeout_ns: i64) -> Result<i64, Failure> {

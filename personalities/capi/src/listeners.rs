@@ -25,11 +25,11 @@ pub(crate) struct Listeners {
 
 #[derive(Default)]
 struct Queue {
-    /// Who waits, in order.
+    /// The waiters, in order.
     wanted: VecDeque<Then<Arrival>>,
-    /// What arrived and nobody waited for any more.
+    /// Links without a waiter.
     arrived: VecDeque<Arrival>,
-    /// At which acceptors an accept is posted.
+    /// For each acceptor, whether an accept is posted.
     posted: Vec<bool>,
     closed: bool,
 }
@@ -40,12 +40,12 @@ impl Listeners {
         Arc::new(Self { runtime, address, acceptors, queue })
     }
 
-    /// The next link is told to `then`.
+    /// The next link goes to `then`.
     pub(crate) fn accept(self: &Arc<Self>, then: Then<Arrival>) {
         let mut queue = lock(&self.queue);
         if queue.closed {
             drop(queue);
-            then.tell(Err(self.closed()));
+            then.complete(Err(self.closed()));
             return;
         }
         queue.wanted.push_back(then);
@@ -54,7 +54,7 @@ impl Listeners {
         self.serve();
     }
 
-    /// Nobody listens any more.
+    /// Closes the acceptors, the links without a waiter, and the waiting accepts.
     pub(crate) fn close(&self) {
         let mut queue = lock(&self.queue);
         queue.closed = true;
@@ -62,18 +62,18 @@ impl Listeners {
         drop(queue);
         self.acceptors.iter().for_each(Acceptor::close);
         drop(arrived);
-        wanted.into_iter().for_each(|then| drop(then.tell(Err(self.closed()))));
+        wanted.into_iter().for_each(|then| drop(then.complete(Err(self.closed()))));
         self.runtime.engine().call_all();
     }
 
-    /// Who waited with that slot waits no more; what it got all the same.
+    /// The waiter with that slot gives up. Returns a link that it got already.
     pub(crate) fn give_up(&self, slot: &Arc<Slot<Arrival>>) -> Option<Arrival> {
         let is_his = |then: &Then<Arrival>| matches!(then, Then::Keep(his) if Arc::ptr_eq(his, slot));
         lock(&self.queue).wanted.retain(|then| !is_his(then));
         slot.give_up()
     }
 
-    /// What arrived for somebody who does not want it any more is the next one's.
+    /// A link whose waiter has given up goes to the next one.
     pub(crate) fn give_back(&self, arrival: Arrival) {
         let mut queue = lock(&self.queue);
         if !queue.closed {
@@ -87,7 +87,7 @@ impl Listeners {
         Failure::new(MDG_ECLOSED, format!("cannot accept at {}: we closed it", self.address))
     }
 
-    /// Sees to it that an accept is posted at every acceptor while somebody waits.
+    /// Posts an accept at every acceptor while there is a waiter.
     fn post(self: &Arc<Self>) {
         for (at, acceptor) in self.acceptors.iter().enumerate() {
             let mut queue = lock(&self.queue);
@@ -100,7 +100,7 @@ impl Listeners {
         }
     }
 
-    /// Brings together who waits and what arrived.
+    /// Gives links to waiters, both in order.
     fn serve(&self) {
         loop {
             let mut queue = lock(&self.queue);
@@ -110,8 +110,8 @@ impl Listeners {
                 return;
             };
             drop(queue);
-            if let Some(back) = then.tell(arrival) {
-                // He gave up: the next gets it.
+            if let Some(back) = then.complete(arrival) {
+                // The waiter has given up: the next one gets it.
                 lock(&self.queue).arrived.push_front(back);
             }
         }

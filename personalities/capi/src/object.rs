@@ -1,11 +1,11 @@
-//! What a handle stands for, and the one table of all handles of the process.
+//! The objects behind handles, and the one table of all handles of the process.
 
 use std::sync::Arc;
 
 use crate::circuit::{Circuit, Packing, Unpacking};
 use crate::codes::{MDG_ECLOSED, MDG_EFULL, MDG_EHANDLE, MDG_ETYPE};
 use crate::failure::Failure;
-use crate::link::Link;
+use crate::link::VLinkHandle;
 use crate::listeners::Listeners;
 use crate::op::Op;
 use crate::runtime::Runtime;
@@ -15,7 +15,7 @@ use crate::table::{Full, Inside, Lane, Reserved, Table, kind_of};
 /// What a handle stands for.
 pub(crate) enum Object {
     Runtime(Arc<Runtime>),
-    Link(Box<Link>),
+    Link(Box<VLinkHandle>),
     Listeners(Arc<Listeners>),
     Op(Box<Op>),
     Watch(Arc<Runtime>, Watch),
@@ -28,7 +28,7 @@ pub(crate) enum Object {
 static TABLE: Table<Object> = Table::new();
 
 impl Object {
-    /// Takes an operation back, unless another thread waits for it: that one ends by itself, as what it waits for has ended.
+    /// Takes an operation back, unless another thread waits for it: that wait ends by itself, since its object has ended.
     pub(crate) fn take_back(&self) {
         if let Self::Op(op) = self
             && let Ok(mut asked) = op.ask()
@@ -87,7 +87,7 @@ macro_rules! kinds {
 
 kinds! {
     1 "a runtime" Arc<Runtime>: Object::Runtime(runtime) => runtime;
-    2 "a link" Link: Object::Link(link) => link;
+    2 "a link" VLinkHandle: Object::Link(link) => link;
     3 "an acceptor" Arc<Listeners>: Object::Listeners(listeners) => listeners;
     4 "an operation" Op: Object::Op(op) => op;
     5 "a watched descriptor" Watch: Object::Watch(_, watch) => watch;
@@ -97,7 +97,7 @@ kinds! {
     9 "a message that is unpacked" Unpacking: Object::Unpacking(unpacking) => unpacking;
 }
 
-/// Room for a handle, taken before its object is made: so nothing that was made or received is lost for want of one.
+/// Room for a handle, reserved before its object is made: so no object is lost because there is no room.
 pub(crate) struct Room(Reserved<'static, Object>);
 
 impl Room {
@@ -109,7 +109,7 @@ impl Room {
     pub(crate) fn fill<K: Kind>(self, object: Object) -> Result<u64, Failure> {
         let runtime = Arc::clone(object.runtime());
         let handle = self.0.fill(K::NUMBER, object);
-        // Who closes the runtime does so before it looks for what was opened from it.
+        // A thread that closes the runtime sets the flag before it lists the handles that were opened from it.
         if runtime.is_shut() {
             withdraw(handle);
             return Err(Failure::new(MDG_ECLOSED, "the runtime is closed"));
@@ -118,7 +118,7 @@ impl Room {
     }
 }
 
-/// Takes a handle away that nobody was told of; an operation's memory is free when this returns.
+/// Takes a handle away that was not returned to the program; an operation's memory is free when this returns.
 #[cold]
 fn withdraw(handle: u64) {
     let Ok(object) = any(handle) else { return };
@@ -140,7 +140,7 @@ pub(crate) fn with<K: Kind, R>(
     }
 }
 
-/// The same for a call that may end the object: it gives `run` what takes the handle away, which is an error if another thread did so first.
+/// The same for a call that may end the object: `run` gets a function that takes the handle away, or fails if another thread did so first.
 #[inline]
 pub(crate) fn ending<K: Kind, R>(
     handle: u64,

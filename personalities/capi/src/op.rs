@@ -12,7 +12,7 @@ use crate::listeners::{Arrival, Listeners};
 use crate::runtime::{Runtime, deadline};
 use crate::slot::{Slot, lock_or_busy};
 
-/// What came of an operation.
+/// The result of an operation.
 pub(crate) enum Outcome {
     /// So many bytes; 0 for a close.
     Count(i64),
@@ -20,7 +20,7 @@ pub(crate) enum Outcome {
     Link(VLink, Option<Choice>),
 }
 
-/// A posted operation. One thread at a time asks for it.
+/// A posted operation. One thread at a time may query it.
 pub(crate) struct Op {
     pub(crate) runtime: Arc<Runtime>,
     posted: Mutex<Option<Posted>>,
@@ -34,7 +34,7 @@ pub(crate) enum Posted {
     Close(Arc<Slot<()>>),
 }
 
-/// The operation, for the thread that asks.
+/// The operation, locked for the thread that queries it.
 pub(crate) struct Asked<'o>(&'o Op, MutexGuard<'o, Option<Posted>>);
 
 impl Op {
@@ -42,14 +42,14 @@ impl Op {
         Self { runtime: Arc::clone(runtime), posted: Mutex::new(Some(posted)) }
     }
 
-    /// Nobody else asks for it from now on; an error if somebody does.
+    /// Locks it; an error if another thread queries it.
     pub(crate) fn ask(&self) -> Result<Asked<'_>, Failure> {
         Ok(Asked(self, lock_or_busy(&self.posted, "this operation")?))
     }
 }
 
 impl Asked<'_> {
-    /// Looks whether it completed, for so long; what came of it, once.
+    /// Waits for its completion, so long at most. Returns its result, once.
     pub(crate) fn wait(&mut self, timeout_ns: i64) -> Option<Result<Outcome, Failure>> {
         let runtime = &self.0.runtime;
         let outcome = match self.1.as_mut()? {
@@ -73,7 +73,7 @@ impl Asked<'_> {
         Some(outcome)
     }
 
-    /// Takes it back: whatever memory was lent to it is free. What a read or a write came to before: its bytes.
+    /// Takes it back: memory that was lent to it is free. Returns the bytes that a read or a write moved before.
     pub(crate) fn cancel(&mut self) -> Result<i64, Failure> {
         match self.1.take() {
             None => Ok(0),

@@ -19,9 +19,9 @@ use crate::watcher::Watcher;
 /// Passes in a row that one call makes at most.
 const PASSES: usize = 64;
 
-/// What is under way, and ends with its runtime.
+/// An operation under way, which ends with its runtime.
 pub(crate) trait Pending: Send + Sync {
-    /// The runtime is closed: who waits is told.
+    /// The runtime is closed: the waiter is notified.
     fn close(&self);
 }
 
@@ -31,7 +31,7 @@ pub(crate) struct Runtime {
     waiter: Waiter,
     /// Nothing is opened from it any more.
     closed: AtomicBool,
-    /// How often somebody asked that threads in [`Runtime::run_once`] return, and how many of these askings one of them has answered.
+    /// The number of calls that make threads in [`Runtime::run_once`] return, and how many of these calls a thread has answered.
     calls: AtomicU64,
     answered: AtomicU64,
     descriptors: Mutex<Option<Arc<Descriptors>>>,
@@ -74,7 +74,7 @@ impl Runtime {
         self.api.engine()
     }
 
-    /// Turns the engine until a slot is filled or the time has passed; what was in it.
+    /// Turns the engine until a slot is filled or the time has passed. Returns the content of the slot.
     pub(crate) fn wait<T>(&self, slot: &Slot<T>, timeout_ns: i64) -> Option<T> {
         if timeout_ns == 0 && !slot.is_done() {
             self.engine().do_work();
@@ -84,15 +84,15 @@ impl Runtime {
         slot.take()
     }
 
-    /// Something begins that is to end with the runtime.
+    /// Registers an operation that ends with the runtime.
     pub(crate) fn begins(&self, what: Weak<dyn Pending>) -> Result<(), Failure> {
         let mut pending = lock(&self.pending);
-        // Now and then: a list that is as long as it ever was.
+        // Only when the list is full.
         if pending.len() == pending.capacity() {
             pending.retain(|one| one.strong_count() > 0);
         }
         pending.push(what);
-        // Who closes the runtime says so before it looks at the list.
+        // A thread that closes the runtime sets the flag before it reads the list.
         if self.is_shut() { Err(Failure::new(MDG_ECLOSED, "the runtime is closed")) } else { Ok(()) }
     }
 
@@ -108,7 +108,7 @@ impl Runtime {
         leaving.push(link.clone());
     }
 
-    /// Tells what is still to be told.
+    /// Ends links that are still to be written, and lets posted operations complete.
     #[cold]
     fn settle(&self) {
         let leaving = core::mem::take(&mut *lock(&self.leaving));
@@ -122,9 +122,9 @@ impl Runtime {
         self.engine().call_all();
     }
 
-    /// Runs the engine until something was done, somebody called, the runtime was closed, or the time has passed. How much was done.
+    /// Runs the engine until there was work, a call came, the runtime was closed, or the time has passed. Returns how much was done.
     pub(crate) fn run_once(&self, timeout_ns: i64) -> usize {
-        // A call that came before and that nobody has answered ends this wait, too.
+        // An earlier call that no thread has answered ends this wait, too.
         let answered = self.answered.load(Ordering::SeqCst);
         let mut done = 0;
         for _ in 0..PASSES {
@@ -141,7 +141,7 @@ impl Runtime {
             self.engine().wait_until(&self.waiter, deadline(timeout_ns), over);
             done = work_done(self.engine()).wrapping_sub(before) as usize;
         }
-        // Of those that wait each has its own `answered`: none swallows a call that is for another, too.
+        // Each thread that waits has its own `answered`: none consumes a call that is for another thread, too.
         self.answered.fetch_max(self.calls.load(Ordering::SeqCst), Ordering::SeqCst);
         if let Some(watcher) = &*lock(&self.watcher) {
             watcher.watch();
@@ -156,11 +156,11 @@ impl Runtime {
         self.calls.fetch_add(1, Ordering::SeqCst);
         self.engine().call_all();
         if let Some(watcher) = &*lock(&self.watcher) {
-            watcher.tell();
+            watcher.notify();
         }
     }
 
-    /// The descriptor that says when to turn the engine. Its thread begins with the first call.
+    /// The descriptor that is readable when the engine has to be turned. Its thread begins with the first call.
     pub(crate) fn descriptor(&self) -> Result<c_int, Failure> {
         let mut watcher = lock(&self.watcher);
         if watcher.is_none() {
@@ -190,7 +190,7 @@ impl Runtime {
         Ok(Arc::clone(worker.insert(opened)))
     }
 
-    /// Everything that was opened from it is closed: tells what is still to be told, and ends the thread.
+    /// Everything that was opened from it is closed: completes what is pending, and ends the thread.
     pub(crate) fn finish(&self) {
         let pending = core::mem::take(&mut *lock(&self.pending));
         pending.iter().filter_map(Weak::upgrade).for_each(|one| one.close());
@@ -203,7 +203,7 @@ impl Runtime {
 }
 
 impl Drop for Runtime {
-    /// The last thread that was in a call leaves: what was posted while the runtime was being closed is told, too.
+    /// The last thread that was in a call leaves: operations that were posted during the close complete, too.
     fn drop(&mut self) {
         self.settle();
     }

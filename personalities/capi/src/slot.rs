@@ -1,4 +1,4 @@
-//! Where an outcome is put for whoever asks for it; or a function that is called with it.
+//! The receiver of an outcome: a slot from which a waiter takes it, or a function.
 
 use core::mem;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
@@ -8,7 +8,7 @@ use madrigal::wait::Waiter;
 use crate::codes::MDG_EBUSY;
 use crate::failure::Failure;
 
-/// Where the outcome of one operation is put.
+/// A place for the outcome of one operation.
 pub(crate) struct Slot<T> {
     state: Mutex<State<T>>,
     pub(crate) waiter: Waiter,
@@ -17,7 +17,7 @@ pub(crate) struct Slot<T> {
 enum State<T> {
     Waiting,
     Done(T),
-    /// It was taken, or nobody wants it any more.
+    /// It was taken, or the waiter gave up.
     Over,
 }
 
@@ -47,7 +47,7 @@ impl<T> Slot<T> {
         }
     }
 
-    /// Nobody wants the outcome any more; if it is there already, it comes back.
+    /// Gives up. Returns the outcome, if it is there already.
     pub(crate) fn give_up(&self) -> Option<T> {
         match mem::replace(&mut *self.lock(), State::Over) {
             State::Done(outcome) => Some(outcome),
@@ -56,17 +56,17 @@ impl<T> Slot<T> {
     }
 }
 
-/// Who is told of an outcome.
+/// The receiver of an outcome.
 pub(crate) enum Then<T> {
-    /// It is put there.
+    /// A slot.
     Keep(Arc<Slot<T>>),
-    /// It is called.
+    /// A function.
     Call(Box<dyn FnOnce(T) + Send>),
 }
 
 impl<T> Then<T> {
-    /// Tells it; what nobody wants any more comes back.
-    pub(crate) fn tell(self, outcome: T) -> Option<T> {
+    /// Delivers the outcome. Returns it if the waiter has given up.
+    pub(crate) fn complete(self, outcome: T) -> Option<T> {
         match self {
             Self::Keep(slot) => {
                 let mut state = slot.lock();
@@ -106,13 +106,13 @@ mod tests {
     fn an_outcome_is_taken_once_and_comes_back_from_who_gave_up() {
         let slot = Slot::new();
         assert_eq!((slot.is_done(), slot.take()), (false, None));
-        assert_eq!(Then::Keep(Arc::clone(&slot)).tell(5), None);
+        assert_eq!(Then::Keep(Arc::clone(&slot)).complete(5), None);
         assert_eq!((slot.is_done(), slot.take(), slot.take()), (true, Some(5), None));
         let slot = Slot::new();
         assert_eq!(slot.give_up(), None);
-        assert_eq!(Then::Keep(Arc::clone(&slot)).tell(6), Some(6));
+        assert_eq!(Then::Keep(Arc::clone(&slot)).complete(6), Some(6));
         let slot = Slot::new();
-        Then::Keep(Arc::clone(&slot)).tell(7);
+        Then::Keep(Arc::clone(&slot)).complete(7);
         assert_eq!((slot.give_up(), slot.take()), (Some(7), None));
     }
 }

@@ -1,8 +1,8 @@
 //! The caller's own descriptors and timers, in the same engine as the links.
 //!
-//! Descriptors lie in an epoll set of the C library's, which the engine watches as one source. Under `madrigal exec` a socket of the
-//! program's may be one that SysWrap looks after, which knows of sets by the C library only; and it leaves sockets alone that lie in a
-//! set inside a set, so there is an outer one.
+//! Descriptors are in an epoll set made by the C library, which the engine watches as one source. Under `madrigal exec` SysWrap may handle
+//! a socket of the program's, and it sees only sets made by the C library. It leaves sockets in a set inside another set alone, so there
+//! is an outer set.
 
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -25,13 +25,13 @@ pub(crate) const TIMERS: &str = "timers";
 /// Events taken at a time.
 const EVENTS: usize = 64;
 
-/// What is called when a source has something to say: with the events of a descriptor, or how often a timer ran out.
+/// The callback of a source: its argument is the events of a descriptor, or how often a timer ran out.
 pub(crate) type Call = Box<dyn Fn(i64) + Send + Sync>;
 
 /// All descriptors of the caller's in an engine.
 pub(crate) struct Descriptors {
     inner: Arc<Set>,
-    /// The set that holds the set; nobody waits for it.
+    /// The set that holds the set; no thread waits for it.
     _outer: Epoll,
     _registration: Registration,
 }
@@ -52,7 +52,7 @@ struct Set {
 #[derive(Default)]
 struct Watches {
     calls: HashMap<u64, Arc<Call>>,
-    /// Whose a descriptor is: where the program closed one before its watch, the number may be a later one's.
+    /// The watch of a descriptor: if the program closed a descriptor before its watch, a later one may have the same number.
     keys: HashMap<c_int, u64>,
 }
 
@@ -77,7 +77,7 @@ impl Descriptors {
     pub(crate) fn add(&self, fd: BorrowedFd<'_>, number: c_int, events: u32, call: Call) -> Result<Watch, Failure> {
         let set = &self.inner;
         let key = set.next.fetch_add(1, Ordering::Relaxed);
-        // Whoever is told of an event looks for its call under the lock.
+        // A thread that gets an event finds its callback under the lock.
         let mut watches = lock(&set.watches);
         let added = set.epoll.add(fd, EpollEvent::new(flags(events), key));
         added.map_err(failed(&format!("cannot watch descriptor {number}")))?;

@@ -1,4 +1,4 @@
-//! Handles: numbers that C keeps for our objects. A number that is out of date, made up, or of another kind finds nothing.
+//! Handles: the numbers of our objects in C. A number that is out of date, invented, or of another kind finds nothing.
 //!
 //! ```text
 //!   handle = kind (7 bits) | age of the place (36) | place (20)          never 0, never negative as a signed number
@@ -10,18 +10,18 @@
 //! ```
 //! | state | `handle` | `closed` | the object | who may touch it |
 //! |---|---|---|---|---|
-//! | FREE, on the list | 0 | 0 | none | nobody |
+//! | FREE, on the list | 0 | 0 | none | no thread |
 //! | RESERVED | 0 | 0 | none, or being written | the one thread that took the place off the list |
 //! | LIVE | its handle | 0 | there | every thread inside, by reference |
 //! | CLOSED | 0 | its handle | there | every thread that was inside before, by reference |
 //! | reaped: emptied, then FREE | 0 | 0 | being dropped | the one thread that took the handle out of `closed` |
-//! | WORN: every age was used | 0 | 0 | none | nobody, ever: no handle comes twice |
+//! | WORN: every age was used | 0 | 0 | none | no thread, ever: no handle comes twice |
 //!
 //! | step | who | by what |
 //! |---|---|---|
 //! | reserve | one thread: it takes the place off the list, under the list's lock | |
 //! | fill | that thread | writes the object, then `handle`: from then on it is found |
-//! | take | one of all that try, a closed runtime among them | exchanges `handle` for 0: from then on nobody finds it; then writes `closed` |
+//! | take | one of all that try, a closed runtime among them | exchanges `handle` for 0: then it is not found; then writes `closed` |
 //! | reap | one of all that try: the one that took the handle, the last to leave, a later open or close | exchanges `closed` for 0, once nobody is inside |
 //!
 //! The closing thread writes `closed` last. The thread that takes it out reaps: only that one drops the object and frees the place.
@@ -32,8 +32,8 @@
 //! being reaped. That check has no fence, so it may miss a close of the same moment. Such a place is on a second list (*lingering*), which
 //! every open and every close checks.
 //!
-//! Of those inside at the same time one in each *lane* has a word of its own, which costs it one exchange and a store; the others are
-//! counted. A link's readers and writers have different lanes, so they do not meet.
+//! One of the threads inside in each *lane* has a word of its own, which costs it one exchange and a store; the others are counted. A
+//! link's readers and writers have different lanes, so they do not contend.
 //!
 //! All of it is memory of one process, and ends with it. A forked child does not read it ([`crate::fork`]).
 
@@ -69,7 +69,7 @@ pub(crate) enum Lane {
 #[derive(Debug)]
 pub(crate) struct Full;
 
-/// The kind a handle says it is of.
+/// The kind in a handle.
 #[inline]
 pub(crate) fn kind_of(handle: u64) -> u8 {
     (handle >> (PLACE_BITS + AGE_BITS)) as u8
@@ -85,11 +85,11 @@ pub(crate) struct Table<T> {
 
 /// Places that are not in use.
 struct Free {
-    /// From here on none ever was.
+    /// The first place that was never used; none behind it was.
     next: usize,
     /// Used before. The last one freed is taken first.
     places: Vec<usize>,
-    /// Closed while a thread was inside, and the handle of then.
+    /// The handles of places that were closed while a thread was inside.
     lingering: Vec<u64>,
 }
 
@@ -144,7 +144,7 @@ impl<T> Table<T> {
         Self { chunks: [const { OnceLock::new() }; CHUNKS], free: Mutex::new(free), lingering: AtomicUsize::new(0) }
     }
 
-    /// A place for an object that is about to be made, or kept in readiness for what must not be lost once it is there.
+    /// Reserves a place for an object that will be made, or that must not be lost when it arrives.
     pub(crate) fn reserve(&self) -> Result<Reserved<'_, T>, Full> {
         self.sweep();
         let mut free = self.free();
@@ -178,12 +178,12 @@ impl<T> Table<T> {
         if place.handle.load(Ordering::SeqCst) != handle {
             return None;
         }
-        // SAFETY: the handle was there after we were inside, so nobody drops or replaces the object before the entry is dropped.
+        // SAFETY: the handle was there after we were inside, so no thread drops or replaces the object before the entry is dropped.
         let object = unsafe { (*place.object.get()).as_ref() }?;
         Some(Inside { object, entry })
     }
 
-    /// Takes a handle away. True: this call did. The object is dropped once nobody is inside.
+    /// Takes a handle away. True: this call did. The object is dropped once no thread is inside.
     pub(crate) fn take(&self, handle: u64) -> bool {
         self.sweep();
         let Some(place) = self.place(handle).filter(|_| kind_of(handle) != 0) else { return false };
@@ -256,7 +256,7 @@ impl<T> Table<T> {
         }
     }
 
-    /// Tries again to reap what was closed while a thread was inside: one that leaves at the moment of the close may not have noticed it.
+    /// Tries again to reap places that were closed while a thread was inside: a thread that left during the close may have missed it.
     fn sweep(&self) {
         if self.lingering.load(Ordering::Relaxed) == 0 {
             return;
@@ -275,7 +275,7 @@ impl<T> Table<T> {
     }
 }
 
-/// A place that is nobody else's, for an object that is being made. Dropped before that, it is free again.
+/// A place reserved by one thread, for an object that is being made. If this is dropped before, the place is free again.
 pub(crate) struct Reserved<'t, T> {
     table: &'t Table<T>,
     place: &'t Place<T>,
@@ -290,7 +290,7 @@ impl<T> Reserved<'_, T> {
         let age = place.age.load(Ordering::Relaxed) + 1;
         place.age.store(age, Ordering::Relaxed);
         let handle = u64::from(kind & 0x7f) << (PLACE_BITS + AGE_BITS) | age << PLACE_BITS | self.at as u64;
-        // SAFETY: we have reserved the place, so nobody else writes it; a thread inside with an old handle does not use the object.
+        // SAFETY: we have reserved the place, so no other thread writes it; a thread inside with an old handle does not use the object.
         unsafe { *place.object.get() = Some(object) };
         // SYNC: SeqCst covers the Release that pairs with the load in `enter`: a thread that sees the handle sees the object.
         place.handle.store(handle, Ordering::SeqCst);

@@ -29,12 +29,12 @@ struct Shared {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// It is to sleep until there is something to do, or another thread has done something since: what that has brought to its end
-    /// may be what the program waits for.
+    /// It sleeps until there is something to do, or until another thread has done something: the program may wait for what that thread
+    /// completed.
     Watching { done: u64 },
-    /// The descriptor is readable: the program is to run the engine.
+    /// The descriptor is readable: the program has to run the engine.
     Readable,
-    /// It is to end.
+    /// It has to end.
     Ending,
 }
 
@@ -43,12 +43,12 @@ impl Watcher {
     pub(crate) fn begin(engine: &Arc<Engine>) -> Result<Self, Failure> {
         let failed = |errno: rustix::io::Errno| Failure::system(errno.raw_os_error(), "cannot make an eventfd");
         let bell = Fd::from(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(failed)?);
-        // Readable at first: what was done before this the program may not have seen.
+        // Readable at first: the program may not have seen what was done before.
         let (engine, state) = (Arc::clone(engine), Mutex::new(State::Readable));
         let shared = Arc::new(Shared { engine, bell, state, changed: Condvar::new() });
         shared.ring();
         let its = Arc::clone(&shared);
-        // The program's signal handlers run in its own threads: a thread begins with the mask of who made it.
+        // The program's signal handlers run in its own threads: this thread inherits a mask that blocks all signals.
         let blocked = Blocked::all();
         let thread = std::thread::Builder::new().name("madrigal-fd".to_owned()).spawn(move || its.run());
         drop(blocked);
@@ -72,7 +72,7 @@ impl Watcher {
     }
 
     /// Makes the descriptor readable though there may be nothing to do.
-    pub(crate) fn tell(&self) {
+    pub(crate) fn notify(&self) {
         self.shared.ring();
     }
 }
@@ -83,7 +83,7 @@ impl Drop for Watcher {
         self.shared.changed.notify_one();
         self.shared.engine.call_all();
         if let Some(thread) = self.thread.take() {
-            // It ends by itself; a panic in it is nobody's concern here.
+            // It ends by itself; a panic in it is ignored here.
             let _ = thread.join();
         }
     }

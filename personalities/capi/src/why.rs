@@ -1,10 +1,10 @@
-//! What is known of an object, as JSON: how it goes, what was not taken, and why.
+//! What is known of an object, as JSON: its path, the paths that were rejected, and why.
 
 use madrigal::Choice;
 use serde_json::{Value, json};
 
 use crate::circuit::Circuit;
-use crate::link::Link;
+use crate::link::VLinkHandle;
 use crate::object::Object;
 use crate::runtime::Runtime;
 
@@ -52,7 +52,7 @@ fn of_circuit(circuit: &Circuit) -> Value {
     json!({"kind": "circuit", "tags": circuit.has_tags, "nodes": nodes.collect::<Vec<_>>()})
 }
 
-fn of_link(link: &Link) -> Value {
+fn of_link(link: &VLinkHandle) -> Value {
     let api = &link.api;
     let rejected = |choice: &Choice| -> Vec<_> {
         let described =

@@ -1,4 +1,4 @@
-//! The committed header is what the source says. `MADRIGAL_HEADER=write cargo test -p madrigal-capi --test header` writes it anew.
+//! The committed header is the one that the source gives. `MADRIGAL_HEADER=write cargo test -p madrigal-capi --test header` rewrites it.
 //!
 //! Features (docs/features.md): A1, B1.
 

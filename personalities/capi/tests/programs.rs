@@ -1,4 +1,4 @@
-//! The library as programs see it: what it exports, and programs in C and C++ that are built with nothing but what `pkg-config` says of
+//! The library as programs see it: its exports, and programs in C and C++ that are built with nothing but the output of `pkg-config` for
 //! an installed prefix. Ignored without a compiler.
 //!
 //! Features (docs/features.md): A1, A2, A3, A5, B1, B4, B5, D5, D6, P1, P3, P4, P5.
@@ -14,7 +14,7 @@ madrigal_tests::trials![
     exports_what_the_header_declares_and_no_more,
     uninstalls_what_it_installs,
     echoes_between_processes,
-    tells_of_misuse,
+    reports_misuse,
     is_right_at_its_edges,
     completes_by_test_wait_and_handler,
     has_the_programs_own_sources_in_its_engine,
@@ -92,7 +92,7 @@ impl Folder {
         program
     }
 
-    /// Compiles and runs one, which must say that all is good.
+    /// Compiles and runs one, which must report success.
     fn run(&self, name: &str, arguments: &[&str]) {
         let program = self.compile(C, name);
         self.run_again(&program, arguments);
@@ -110,7 +110,7 @@ impl Folder {
         output
     }
 
-    /// What an example says.
+    /// The output of an example.
     fn example(&self, name: &str, arguments: &[&str]) -> String {
         let out = ran(&mut self.command(&self.0.join(name), arguments));
         String::from_utf8_lossy(&out.stdout).into_owned()
@@ -199,11 +199,11 @@ fn echoes_between_processes() {
     folder.run_again(&folder.0.join("echo"), &["serve:capi-echo-served"]);
 }
 
-fn tells_of_misuse() {
+fn reports_misuse() {
     Folder::prefix("misuse").run("misuse", &[]);
 }
 
-/// Each by its name, and in a process of its own: a wait that does not end is told by the name.
+/// Each by its name, and in a process of its own: the name identifies a wait that does not end.
 fn is_right_at_its_edges() {
     let folder = Folder::prefix("edges");
     let program = folder.compile(C, "edges");
@@ -226,7 +226,7 @@ fn has_the_programs_own_sources_in_its_engine() {
     Folder::prefix("engine").run("engine", &[]);
 }
 
-/// Sockets of the program's that SysWrap looks after, in the engine.
+/// Sockets of the program's that SysWrap handles, in the engine.
 fn has_the_programs_own_sources_under_syswrap() {
     let folder = Folder::prefix("wrapped");
     let program = folder.compile(C, "wrapped");
@@ -309,7 +309,7 @@ fn compiles_as_cpp() {
     }
 }
 
-/// What so many ranks of a program say, sorted.
+/// The output of so many ranks of a program, sorted.
 fn job(folder: &Folder, ranks: &str, program: &Path, arguments: &[&str]) -> Vec<String> {
     let command = host::madrigal();
     let mut all = vec!["run", "--plain", "-n", ranks, program.to_str().expect("UTF-8")];
@@ -329,9 +329,9 @@ fn joins_what_a_launcher_started() {
             (0..ranks.parse().expect("a number")).map(|rank: u32| format!("{rank} of {ranks}: good")).collect();
         assert_eq!(output, all);
     }
-    // Nobody launched it.
+    // It has no launcher.
     assert_eq!(folder.example("world", &[]), "0 of 1: good\n");
-    // A launcher that says nothing, that goes, that answers nonsense.
+    // A launcher that does not answer, that ends, that answers nonsense.
     let output = ran(&mut folder.command(&program, &["launchers"])).stdout;
     assert_eq!(String::from_utf8_lossy(&output), "good\n");
 }

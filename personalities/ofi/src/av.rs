@@ -22,7 +22,7 @@ type AvObject = Object<AvFid, Av>;
 struct Av {
     domain: Arc<Domain>,
     at: usize,
-    /// Insertions are told by the event queue.
+    /// Insertions are reported by the event queue.
     tells: bool,
     events: Mutex<Option<Arc<Events>>>,
 }
@@ -71,7 +71,7 @@ pub(crate) unsafe extern "C" fn open(
     })
 }
 
-/// Where an address vector stands in its domain, if it is one of that domain.
+/// The number of an address vector in its domain, if it is one of that domain.
 ///
 /// # Safety
 /// A live address vector of ours.
@@ -99,7 +99,7 @@ unsafe extern "C" fn close(av: *mut Fid) -> c_int {
 
 unsafe extern "C" fn bind(av: *mut Fid, other: *mut Fid, _flags: u64) -> c_int {
     guard(-EIO, || {
-        // SAFETY: live objects of ours; the class says what `other` is.
+        // SAFETY: live objects of ours; the class gives the type of `other`.
         unsafe {
             if class(other) != CLASS_EQ {
                 return -EINVAL;
@@ -111,8 +111,8 @@ unsafe extern "C" fn bind(av: *mut Fid, other: *mut Fid, _flags: u64) -> c_int {
 }
 
 impl Av {
-    /// Takes these addresses, `None` for one that is none; tells as the caller of `fi_av_insert` expects. Those who want it find each
-    /// number, or that there is none, in `numbers`.
+    /// Inserts these addresses, `None` for an invalid one. Reports as the caller of `fi_av_insert` expects. If `numbers` is not null it
+    /// gets each number, or that there is none.
     fn add(&self, fid: *mut Fid, found: Vec<Option<Name>>, call: &Call) -> c_int {
         let mut good: usize = 0;
         let events = lock(&self.events).clone().or_else(|| self.domain.events()).filter(|_| self.tells);
@@ -166,7 +166,7 @@ unsafe extern "C" fn insert(
             return -EINVAL;
         }
         let one = |i: usize| {
-            // SAFETY: `count` addresses of the length this domain tells, by the caller.
+            // SAFETY: `count` addresses of the length that this domain reports, by the caller.
             let bytes = unsafe { std::slice::from_raw_parts(addr.cast::<u8>().add(i * len), len) };
             Name::decode(bytes)
         };

@@ -1,9 +1,9 @@
 //! The descriptor of a completion queue, for programs that sleep in poll(2) or epoll_wait(2) of their own (`FI_WAIT_FD`).
 //!
 //! ```text
-//!   fi_trywait: nothing is there, ports ring, Bell::set -> poll(fd) -> fi_cq_read: Worker::woken, and the peers are looked at
+//!   fi_trywait: nothing is there, ports ring, Bell::set -> poll(fd) -> fi_cq_read: Worker::woken, and the peers are polled
 //! ```
-//! It is an epoll set of the ports' descriptors, a timer for the time at which a port must be looked at in any case, and a counter for
+//! It is an epoll set of the ports' descriptors, a timer for the time at which a port must be polled in any case, and a counter for
 //! completions that another thread files meanwhile, and for `fi_cq_signal`.
 
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
@@ -16,7 +16,7 @@ use rustix::event::{EventfdFlags, epoll, eventfd};
 use rustix::io::Errno;
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
 
-/// The descriptor, and what makes it ready.
+/// The descriptor, and its event sources.
 pub(crate) struct Bell {
     set: Fd,
     timer: Fd,
@@ -69,7 +69,7 @@ impl Bell {
         let _ = rustix::io::write(&self.counter, &1u64.to_ne_bytes());
     }
 
-    /// Takes that back.
+    /// Ends the readiness.
     pub(crate) fn quiet(&self) {
         let _ = rustix::io::read(&self.counter, &mut [0; 8]);
     }

@@ -46,7 +46,7 @@ pub(crate) unsafe extern "C" fn open(
     })
 }
 
-/// Where a counter stands in its domain, if it is one of that domain.
+/// The number of a counter in its domain, if it is one of that domain.
 ///
 /// # Safety
 /// A live counter of ours.

@@ -76,12 +76,12 @@ pub(crate) unsafe extern "C" fn open(
     })
 }
 
-/// The longest sleep of a program that others find by host and port.
+/// The longest sleep of a program whose endpoint is found by host and port.
 const CLOCK_NS: u64 = 20_000_000;
 /// Entries for which there is room from the start; it grows as needed.
 const FIRST: usize = 64;
 
-/// Where a queue stands in its domain, if it is one of that domain.
+/// The number of a queue in its domain, if it is one of that domain.
 ///
 /// # Safety
 /// A live completion queue of ours.
@@ -149,7 +149,7 @@ unsafe extern "C" fn control(cq: *mut Fid, command: c_int, arg: *mut c_void) -> 
     })
 }
 
-/// Where a caller wants what he reads.
+/// The places that a caller gives for completions.
 #[derive(Clone, Copy)]
 struct Reader {
     buf: *mut c_void,
@@ -194,7 +194,7 @@ impl Cq {
         }
     }
 
-    /// Looks once: at the queue, and if it is empty at the peers.
+    /// Checks the queue once, and polls the peers if it is empty.
     ///
     /// # Safety
     /// As for [`Cq::take`].
@@ -239,7 +239,7 @@ impl Cq {
         -(EAGAIN as isize)
     }
 
-    /// Looks until there is something, the time is over or somebody signals.
+    /// Polls until there is something, the time is over, or the queue is signaled.
     ///
     /// # Safety
     /// As for [`Cq::take`].

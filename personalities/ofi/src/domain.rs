@@ -1,4 +1,4 @@
-//! The domain: what everything else but event queues is opened from.
+//! The domain: everything except event queues is opened from it.
 
 mod open;
 
@@ -25,7 +25,7 @@ pub(crate) struct Domain {
     worker: OnceLock<(Arc<Worker>, Space)>,
     /// How long addresses are.
     pub(crate) addr_len: usize,
-    /// Whether remote memory is named by address and keys are ours to choose, as callers of the first interface may want.
+    /// Whether remote memory is named by address and we choose the keys, as callers of the first interface may request.
     pub(crate) by_address: bool,
     events: Mutex<Option<Arc<Events>>>,
     _fabric: Arc<()>,
@@ -55,8 +55,8 @@ impl Domain {
         self.worker.get().map(|(worker, _)| worker)
     }
 
-    /// To be called by whoever found nothing: lets others run, and tells the user of peers that cannot be reached. What was injected
-    /// for one of those ends without a word to the program.
+    /// To be called after a poll without result: lets others run, and reports unreachable peers to the user. Injected messages for such a
+    /// peer end without a report to the program.
     #[inline]
     pub(crate) fn rest(&self) {
         if let Some(worker) = self.worker()
@@ -70,7 +70,7 @@ impl Domain {
 
     /// Sleeps until something may have come, at most until `end`.
     pub(crate) fn sleep(&self, end: Option<Instant>) {
-        // Nothing wakes us when another thread signals or sets a counter, so nobody sleeps for long.
+        // Nothing wakes this thread when another one signals or sets a counter, so it does not sleep for long.
         const NET: Duration = Duration::from_millis(5);
         let left = end.map_or(NET, |end| end.saturating_duration_since(Instant::now()).min(NET));
         match self.worker() {
@@ -79,7 +79,7 @@ impl Domain {
         }
     }
 
-    /// Where to tell events.
+    /// The event queue for its events.
     pub(crate) fn events(&self) -> Option<Arc<Events>> {
         lock(&self.events).clone()
     }

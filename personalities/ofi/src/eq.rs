@@ -1,4 +1,4 @@
-//! Event queues: what happened to objects, and what programs write themselves.
+//! Event queues: events of objects, and entries that programs write themselves.
 
 use std::collections::VecDeque;
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -29,7 +29,7 @@ pub(crate) struct Events {
 enum Event {
     /// A number of `enum fi_eq_event`, and the bytes that go with it.
     Plain(u32, Vec<u8>),
-    /// Whose, his context, the data, and the errno.
+    /// The object, its context, the data, and the errno.
     Failed { fid: usize, context: usize, data: u64, errno: i32 },
 }
 
@@ -129,7 +129,7 @@ pub(crate) unsafe extern "C" fn open(
     })
 }
 
-/// The events behind a queue's C object, for those who will add to it.
+/// The events behind a queue's C object, for objects that add to it.
 ///
 /// # Safety
 /// A live event queue of ours.
@@ -258,7 +258,7 @@ unsafe extern "C" fn strerror(
     unsafe { error_text(errno, buf, len) }
 }
 
-/// What an error number of ours means, in words, also into the caller's buffer if he gives one.
+/// The text of an error number of ours, also copied to the caller's buffer, if there is one.
 ///
 /// # Safety
 /// `buf` is null or `len` bytes that may be written.

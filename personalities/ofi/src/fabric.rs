@@ -1,4 +1,4 @@
-//! The fabric: what domains and event queues are opened from.
+//! The fabric: domains and event queues are opened from it.
 
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::{cq, domain, eq};
 
 type FabricObject = Object<FabricFid, Fabric>;
 
-/// What domains keep of their fabric: that they are there.
+/// Our data of a fabric. Each open domain holds a reference to `users`.
 pub(crate) struct Fabric {
     users: Arc<()>,
 }
@@ -92,7 +92,7 @@ unsafe extern "C" fn no_wait_set(_: *mut FabricFid, _: *mut c_void, _: *mut *mut
     -ENOSYS
 }
 
-/// Whether one may sleep on the descriptors of these queues: nothing is there yet, and what comes makes them ready.
+/// Whether the program may sleep on the descriptors of these queues: they are empty, and new entries make the descriptors ready.
 unsafe extern "C" fn trywait(_fabric: *mut FabricFid, fids: *mut *mut Fid, count: c_int) -> c_int {
     guard(-EIO, || {
         for i in 0..usize::try_from(count).unwrap_or(0) {

@@ -5,17 +5,17 @@
 //! linked.
 //!
 //! ```text
-//!   info       what we can do, and for whom              abi      libfabric's structures (madrigal-ofi-abi)
+//!   info       what we can do, for which hints           abi      libfabric's structures (madrigal-ofi-abi)
 //!   object     a C object and what is ours behind it     names    addresses as MPIs carry them
 //!   lookup     addresses found by host and port            bell     a descriptor to sleep on
 //!   fabric -> domain -> ep, av, cq, cntr, mr, poll; eq   the objects
-//!   guard      what every call of libfabric's goes through
-//!   state      everything of a domain behind its lock; turns the endpoints, files what they tell
+//!   guard      the wrapper of every call of libfabric's
+//!   state      everything of a domain behind its lock; polls the endpoints, files their completions
 //!   worker    the one worker of this process
 //! ```
 //! Reliable datagram endpoints only: one endpoint is one channel of the process's worker (`madrigal_message`).
 //! Rules: a domain's state has one owner, its lock, and a C handle is only ever shared (`&`); nothing panics through libfabric;
-//! nothing is printed but why a peer cannot be reached, once.
+//! nothing is printed except why a peer cannot be reached, once.
 #![allow(unsafe_code)]
 
 mod av;
@@ -44,23 +44,23 @@ use abi::info::Provider;
 use abi::version;
 use madrigal_ofi_abi as abi;
 
-/// What libfabric calls first: who we are. It writes into the structure, so there is one for the life of the process.
+/// The entry point: it returns the description of this provider. libfabric writes into that, so there is one for the life of the process.
 #[unsafe(no_mangle)]
 pub extern "C" fn fi_prov_ini() -> *mut c_void {
     static QUIET: Once = Once::new();
-    // A panic of ours is caught and told as an error; the host's stderr is not the place for it.
+    // A panic of ours is caught and reported as an error, and not on the host program's stderr.
     QUIET.call_once(|| std::panic::set_hook(Box::new(|_| {})));
     PROVIDER.0.get().cast()
 }
 
 struct Shared(std::cell::UnsafeCell<Provider>);
 
-// SAFETY: only libfabric writes to it, under its own lock; we give out the address and never look at it again.
+// SAFETY: only libfabric writes to it, under its own lock; we give out the address and never access it again.
 unsafe impl Sync for Shared {}
 
 static PROVIDER: Shared = Shared(std::cell::UnsafeCell::new(Provider {
     version: version(0, 1),
-    // The interface we were written against; a program that asks for a later one does not see us.
+    // The interface version of this code; a program that requests a later one does not see this provider.
     fi_version: version(2, 6),
     context: [std::ptr::null_mut(); 4],
     name: info::NAME.as_ptr(),

@@ -1,11 +1,11 @@
-//! Lookup: endpoints that are found by host and port, for programs that exchange no addresses themselves.
+//! Lookup: finds endpoints by host and port, for programs that exchange no addresses themselves.
 //!
 //! ```text
-//!   fi_getinfo(node, service, FI_SOURCE) -> endpoint: AddressServer, listens there      who connects is told the endpoint's address
+//!   fi_getinfo(node, service, FI_SOURCE) -> endpoint: AddressServer, listens there      sends a client the endpoint's address
 //!   fi_av_insert of such a place         -> Question: connects and reads it    from then on it is a peer like any other
 //! ```
-//! What is told is what `fi_getname` gives and no secret; who is dialled by it still has to prove who it is. There is no thread: who asks
-//! is answered, and an answer read, when a queue or a counter of that domain is.
+//! The answer is the result of `fi_getname` and no secret; a node that is dialled by it still has to prove its identity. There is no
+//! thread: clients are answered, and answers read, when a queue or a counter of that domain is read.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
@@ -17,18 +17,18 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, 
 
 use crate::names::LONG;
 
-/// Who waits to be accepted.
+/// Clients that may wait to be accepted.
 const BACKLOG: i32 = 64;
-/// A server is checked once in so many nanoseconds, ...
+/// The least time between two checks of a server, ...
 const SELDOM_NS: u64 = 1_000_000;
-/// ... and so many are answered in one check.
+/// ... and the most clients that one check answers.
 const AT_ONCE: usize = 16;
-/// Nobody answers yet: asked again after so long, ...
+/// Without an answer, the time until the next attempt, ...
 const AGAIN_NS: u64 = 50_000_000;
-/// ... until that much has passed.
+/// ... and the time limit of all attempts.
 const PATIENCE_NS: u64 = 10_000_000_000;
 
-/// Where an endpoint can be asked for its address.
+/// The listener at which clients get an endpoint's address.
 pub(crate) struct AddressServer {
     fd: Fd,
     checked: u64,
@@ -45,7 +45,7 @@ impl AddressServer {
         Some(Self { fd, checked: 0 })
     }
 
-    /// Tells everybody who asked.
+    /// Accepts waiting clients, and sends each the address.
     pub(crate) fn answer(&mut self, own: impl Fn() -> NodeAddress) {
         let now = time::now_ns();
         if now.saturating_sub(self.checked) < SELDOM_NS {
@@ -55,37 +55,37 @@ impl AddressServer {
         for _ in 0..AT_ONCE {
             let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
             let Ok(caller) = rustix::net::accept_with(&self.fd, flags).map(Fd::from) else { return };
-            // There is room for so few bytes in a new connection; who is gone already need not be told.
+            // There is always room for so few bytes in a new connection; an error means that the client is gone.
             let _ = rustix::net::send(&caller, &own().encode(LONG), SendFlags::NOSIGNAL);
         }
     }
 }
 
-/// An address that is being asked for.
+/// A query for an address, under way.
 pub(crate) struct Question {
     to: SocketAddrV4,
     /// `None` until it is time to try again.
     fd: Option<Fd>,
     bytes: [u8; LONG],
     got: usize,
-    /// When it was last tried, and when nobody will answer any more.
+    /// When it was last tried, and when it is given up.
     tried: u64,
     end: u64,
 }
 
-/// What came of a question so far.
+/// The result of a query so far.
 #[derive(PartialEq, Eq, Debug)]
 pub(crate) enum Answer {
     /// Nothing.
     NotYet,
-    /// Who lives there.
+    /// The node there.
     Node(NodeAddress),
-    /// Nobody of ours.
+    /// No Madrigal node is there.
     Nobody,
 }
 
 impl Question {
-    /// Asks there.
+    /// Begins a query.
     pub(crate) fn ask(to: SocketAddrV4) -> Self {
         let now = time::now_ns();
         Self { to, fd: dial(to).ok(), bytes: [0; LONG], got: 0, tried: now, end: now.saturating_add(PATIENCE_NS) }
@@ -101,7 +101,7 @@ impl Question {
                 if self.got >= LONG { self.read() } else { Answer::NotYet }
             }
             Err(Errno::AGAIN | Errno::INTR) if time::now_ns() < self.end => Answer::NotYet,
-            // Nobody listens there yet, or whoever did is just going.
+            // There is no listener yet, or it is just closing.
             _ => {
                 self.fd = None;
                 self.again()
@@ -126,7 +126,7 @@ impl Question {
     }
 }
 
-/// The place a `sockaddr_in` names, if one can listen or ask there.
+/// The place that a `sockaddr_in` names, if it is possible to listen, or to send a query, there.
 pub(crate) fn place(bytes: &[u8], listen: bool) -> Option<SocketAddrV4> {
     let &[f0, f1, p0, p1, a, b, c, d, ..] = bytes else { return None };
     let at = SocketAddrV4::new(Ipv4Addr::new(a, b, c, d), u16::from_be_bytes([p0, p1]));
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_at_a_door_is_told() {
+    fn a_query_at_the_listener_is_answered() {
         let mut server = AddressServer::open(local(0)).unwrap();
         let at = local(port(&server.fd));
         assert!(AddressServer::open(at).is_none(), "only one can be found there");
@@ -186,12 +186,15 @@ mod tests {
     }
 
     #[test]
-    fn a_door_opened_late_is_found() {
-        let closed = port(&AddressServer::open(local(0)).unwrap().fd);
-        let mut question = Question::ask(local(closed));
-        assert_eq!(question.poll(), Answer::NotYet);
-        let Some(mut server) = AddressServer::open(local(closed)) else {
-            return println!("skipped: somebody took the port");
+    fn a_listener_opened_late_is_found() {
+        let (mut question, mut server) = loop {
+            let closed = port(&AddressServer::open(local(0)).unwrap().fd);
+            let mut question = Question::ask(local(closed));
+            assert_eq!(question.poll(), Answer::NotYet);
+            // Another process may have taken the port.
+            if let Some(server) = AddressServer::open(local(closed)) {
+                break (question, server);
+            }
         };
         let answer = loop {
             server.answer(someone);

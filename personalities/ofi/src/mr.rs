@@ -28,7 +28,7 @@ pub(crate) static OPS: MrOps = MrOps { size: size_of::<MrOps>(), reg, regv, rega
 
 static MR: Ops = Ops { bind, control, ..ops(close) };
 
-/// What the caller asks for.
+/// The caller's request.
 struct Asked {
     at: *const c_void,
     len: usize,
@@ -52,7 +52,7 @@ impl Domain {
         }
         let region = Region {
             key,
-            // SAFETY: the caller of the registration vouches for the memory until he closes the region.
+            // SAFETY: the caller of the registration vouches for the memory until it closes the region.
             memory: unsafe { Piece::lend(asked.at.cast(), asked.len) },
             origin: if self.by_address { asked.at as u64 } else { 0 },
             read: asked.access & REMOTE_READ != 0,
@@ -75,7 +75,7 @@ impl Domain {
         loop {
             let done = match self.lock().eps.iter_mut().next() {
                 Some(ep) => ep.link.withdraw(key),
-                // Whoever exposed it is closed, but another endpoint could be opened.
+                // The endpoint that exposed it is closed, but another one could be opened.
                 None => self.withdraw_alone(key),
             };
             match (done, self.worker()) {

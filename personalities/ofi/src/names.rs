@@ -1,6 +1,6 @@
 //! Addresses as they travel through an MPI: bytes of one length for all processes of a job.
 //!
-//! Our own format has room for every address of a host. Who demands a `sockaddr_in` gets its 16 bytes, with the first address only.
+//! Our own format has room for every address of a host. A program that demands a `sockaddr_in` gets 16 bytes with the first address only.
 
 use madrigal_base::node::NodeAddress;
 
@@ -11,17 +11,17 @@ pub(crate) const SHORT: usize = NodeAddress::SHORT;
 /// Bytes of an address in our own format.
 pub(crate) const LONG: usize = NodeAddress::LONG;
 
-/// How long addresses of that format are, unless somebody forces a length.
+/// The length of addresses of that format, unless a length is forced.
 pub(crate) fn length(format: u32, forced: Option<usize>) -> usize {
     forced.unwrap_or(if format == SOCKADDR_IN { SHORT } else { LONG })
 }
 
-/// An address somebody put into an address vector.
+/// An address in an address vector.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Name {
     /// A process of ours.
     Node(NodeAddress),
-    /// A host and a port, while it is not known who lives there.
+    /// A host and a port whose node is not known yet.
     Place([u8; SHORT]),
 }
 

@@ -1,4 +1,4 @@
-//! C objects: the structure libfabric knows, and behind it what is ours.
+//! C objects: the structure that libfabric knows, and our own data behind it.
 //!
 //! An object is made by [`Object::give`], from then on only shared, and freed by [`Object::take`] when it is closed. Calling a function
 //! with a closed object is the caller's fault, as with any other provider.
@@ -41,7 +41,7 @@ impl<F, T: Sync> Object<F, T> {
     }
 }
 
-/// The class of an object, to tell what was passed.
+/// The class of an object, which gives its type.
 ///
 /// # Safety
 /// Null or a live object.
@@ -50,7 +50,7 @@ pub(crate) unsafe fn class(at: *const Fid) -> usize {
     unsafe { at.as_ref() }.map_or(0, |fid| fid.class)
 }
 
-/// Writes a result where the caller wants it; an error if he gave no place.
+/// Writes a result to the caller's place; an error if there is none.
 ///
 /// # Safety
 /// Null or a place to write to.

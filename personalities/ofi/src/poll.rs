@@ -77,7 +77,7 @@ unsafe extern "C" fn close(set: *mut Fid) -> c_int {
 /// # Safety
 /// A live object of ours.
 unsafe fn member(at: *mut Fid, domain: &Arc<Domain>) -> Option<Member> {
-    // SAFETY: by the caller; the class says what it is.
+    // SAFETY: by the caller; the class gives its type.
     unsafe {
         match class(at) {
             CLASS_CQ => cq::place(at, domain).map(Member::Cq),

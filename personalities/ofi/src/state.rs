@@ -24,14 +24,14 @@ pub(crate) struct State {
     /// The regions every endpoint exposes.
     pub(crate) regions: Vec<Region>,
     pub(crate) next_key: u64,
-    /// An address vector waits to hear who lives at a place.
+    /// An address vector waits for the node at a place.
     pub(crate) asking: bool,
-    /// The ports were told that nobody polls.
+    /// The ports were notified that no thread polls.
     pub(crate) armed: bool,
 }
 
 impl State {
-    /// Polls every endpoint and files what they tell; how much there was.
+    /// Polls every endpoint and files the completions. Returns how many there were.
     #[inline]
     pub(crate) fn progress(&mut self) -> usize {
         let Self { avs, queues, eps, asking, armed, .. } = self;
@@ -63,7 +63,7 @@ impl State {
     }
 }
 
-/// The number of what the user was told of a peer that is lost.
+/// The number of the text that the user got about a lost peer.
 #[cold]
 fn why(link: &Endpoint, peer: Option<PeerId>) -> Option<i32> {
     let peer = peer?;

@@ -27,7 +27,7 @@ pub(crate) fn worker() -> Result<Arc<Worker>, String> {
     Ok(worker)
 }
 
-/// The environment's `MADRIGAL_*` keys. What does not read leaves the default in force; `madrigal exec` has said so.
+/// The environment's `MADRIGAL_*` keys. A value that does not parse leaves the default in force; `madrigal exec` has reported it.
 pub(crate) fn settings() -> Settings {
     let texts = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
         Some((name.into_string().ok()?, value.into_string().ok()?))
@@ -35,21 +35,21 @@ pub(crate) fn settings() -> Settings {
     Settings::from_pairs(std::env::vars_os().filter_map(texts)).0
 }
 
-/// The texts of errors that the user was told.
+/// The texts of errors, by number.
 static ERRORS: Mutex<Vec<&'static CStr>> = Mutex::new(Vec::new());
-/// So many texts are told, and kept for ever.
+/// The most texts; each is stored for ever.
 const ENOUGH: usize = 64;
 /// Their numbers begin behind every error number of libfabric.
 const NUMBERS: i32 = 0x1_0000;
 
-/// Tells the user of the rank why something failed: the one thing this library prints, each text once. The number by which [`text_of`]
-/// knows it.
+/// Prints for the user of the rank why something failed: the only output of this library, each text once. Returns its number for
+/// [`text_of`].
 #[cold]
 pub(crate) fn complain(text: &str) -> Option<i32> {
     note(text, true)
 }
 
-/// Keeps a text for who asks by its number, and tells it to the user the first time if it is to be told.
+/// Stores a text under a number; with `aloud` prints it the first time.
 fn note(text: &str, aloud: bool) -> Option<i32> {
     let mut errors = lock(&ERRORS);
     if let Some(at) = errors.iter().position(|known| known.to_bytes() == text.as_bytes()) {
@@ -73,8 +73,8 @@ pub(crate) fn text_of(number: i32) -> Option<&'static CStr> {
 /// Some node was lost.
 static LOST: AtomicBool = AtomicBool::new(false);
 
-/// Tells the user why a node cannot be reached, or is gone though it was still needed. Where one is gone a launcher ends all others, so
-/// of those only the first is told; the program is told of each.
+/// Prints why a node cannot be reached, or is gone though it was still needed. If a node is gone the launcher ends all others, so only the
+/// first loss is printed; the program gets an error for each.
 #[cold]
 pub(crate) fn explain(me: NodeId, to: &NodeAddress, why: &LinkError) -> Option<i32> {
     let (us, them) = (ourselves(me), whom(to));
@@ -91,25 +91,25 @@ pub(crate) fn explain(me: NodeId, to: &NodeAddress, why: &LinkError) -> Option<i
     }
 }
 
-/// Tells the user that nothing could be sent to a node for long, and what waits.
+/// Prints that nothing could be sent to a node for long, and what waits.
 #[cold]
 pub(crate) fn complain_of(me: NodeId, stall: &Stall) {
     let Stall { to, seconds, what } = stall;
     complain(&format!("{} could send nothing to {} for {seconds} s: {what}", ourselves(me), whom(to)));
 }
 
-/// Who we are, for people.
+/// This node in words, for the user.
 fn ourselves(me: NodeId) -> String {
     format!("node {me} on {}", rustix::system::uname().nodename().to_string_lossy())
 }
 
-/// Who another one is, and the host where it is.
+/// Another node and its host in words.
 fn whom(to: &NodeAddress) -> String {
     let host = name_in(&contents("/etc/hosts"), &to.addresses).map_or_else(String::new, |name| format!(" on {name}"));
     format!("node {}{host}", to.id)
 }
 
-/// The host that a list such as /etc/hosts gives one of these addresses to. Nobody is asked: that could take long.
+/// The host with one of these addresses in a list such as /etc/hosts. No name server is queried: that could take long.
 fn name_in<'a>(hosts: &'a str, addresses: &[IpAddr]) -> Option<&'a str> {
     hosts.lines().find_map(|line| {
         let mut words = line.split('#').next()?.split_whitespace();
@@ -135,7 +135,7 @@ fn contents(path: &str) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// As much of a list of hosts as is looked at.
+/// The most bytes of a list of hosts that are read.
 const LONGEST_LIST: usize = 256 << 10;
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use madrigal_tests::trials::{need, skip};
 madrigal_tests::trials![
     exports_one_name_and_links_nothing_but_the_c_library,
     fi_info_tells_what_is_offered,
-    tells_mpich_to_inject_no_more_than_its_eager_threshold,
+    offers_mpich_no_more_to_inject_than_its_eager_threshold,
     does_everything_within_a_process,
     does_everything_between_processes_over_shared_memory,
     does_everything_between_processes_over_tcp,
@@ -80,7 +80,7 @@ fn drive(how: &str, methods: &str) {
     assert!(out.status.success() && output.contains("good"), "{:?}: {output}", out.status);
 }
 
-/// What `fi_info -p madrigal ARGUMENTS` ends with and says.
+/// The exit status and the output of `fi_info -p madrigal ARGUMENTS`.
 fn fi_info(folder: &Path, arguments: &[&str], variables: &[(&str, &str)]) -> (Option<i32>, String) {
     let mut command = Command::new(need("fi_info"));
     command.args(["-p", "madrigal"]).args(arguments).env("FI_PROVIDER_PATH", folder);
@@ -105,7 +105,7 @@ fn fi_info_tells_what_is_offered() {
 }
 
 /// MPICH receives no more than this at once, but sends all that may be injected.
-fn tells_mpich_to_inject_no_more_than_its_eager_threshold() {
+fn offers_mpich_no_more_to_inject_than_its_eager_threshold() {
     let folder = Folder::new("eager");
     let inject = |variables: &[(&str, &str)]| {
         let (code, full) = fi_info(&folder.0, &["-v"], variables);

@@ -6,6 +6,7 @@ import array
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 import unittest
 
@@ -155,8 +156,10 @@ class Launched(unittest.TestCase):
     """The group of all that one launcher started."""
 
     def _run(self, *launcher: str) -> str:
-        done = subprocess.run([*launcher, sys.executable, "-c", WORLD], env=environment(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1"),
-                              capture_output=True, text=True, timeout=WATCHDOG)
+        # Open MPI's jobs of one host and user share a folder there.
+        with tempfile.TemporaryDirectory() as folder:
+            variables = environment(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1", TMPDIR=folder)
+            done = subprocess.run([*launcher, sys.executable, "-c", WORLD], env=variables, capture_output=True, text=True, timeout=WATCHDOG)
         self.assertEqual(done.returncode, 0, done.stderr)
         return "".join(sorted(done.stdout.splitlines(keepends=True)))
 

@@ -1,17 +1,19 @@
 //! SysWrap: unmodified socket programs over Madrigal.
 //!
 //! This library is preloaded into a program and stands in front of the C library's socket calls. Every TCP socket stays the real
-//! kernel socket it is; what changes is how long its waits look before they sleep (tier 1, `io::plain`), and, between two wrapped
+//! kernel socket it is; what changes is how long its waits poll before they sleep (tier 1, `io::plain`), and, between two wrapped
 //! processes of one user on one host, the way its bytes take (tier 2: a ring in shared memory, `state::session`).
 //!
 //! ```text
 //!  hooks       the exported names: a few lines each
 //!    |
-//!   io         what data calls and waits do            route    connections to hosts of other sites: through the daemon
-//!    |                                                   |
+//!   io         what data calls and waits do
+//!    |
 //!  lifecycle   how sessions begin and end; close, fork, exec, exit
 //!    |
-//!  state       who owns what: one module for each thing, with its states
+//!  remote      connections to hosts of other sites: through the daemon
+//!    |
+//!  state       owner of each thing: one module each, with its states
 //!    |
 //!  real, outcome    the next library in line; how a hook ends
 //! ```
@@ -32,7 +34,7 @@ mod outcome;
 #[cfg(not(feature = "shuttle"))]
 mod real;
 #[cfg(not(feature = "shuttle"))]
-mod route;
+mod remote;
 
 #[cfg(not(feature = "shuttle"))]
 mod loaded {
@@ -49,7 +51,7 @@ mod loaded {
         crate::state::process::configure();
         crate::state::offers::configure();
         crate::state::tools::detect();
-        crate::route::configure();
+        crate::remote::configure();
     }
 
     unsafe extern "C" {

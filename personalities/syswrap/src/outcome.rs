@@ -15,16 +15,16 @@ pub(crate) enum Outcome {
     Fail(Errno),
     /// Call the next function in line as if we were not there.
     Pass,
-    /// The same, for a call that may sleep long, or for the rest of one; then tell [`crate::io::plain::after_sleep`].
+    /// The same, for a call that may sleep long, or for the rest of one; then call [`crate::io::plain::after_sleep`].
     Sleep(Ticket),
-    /// Sleep in the C library, where a thread can be cancelled, until the socket has something to tell; then
+    /// Sleep in the C library, where a thread can be cancelled, until the socket has an event; then
     /// [`crate::io::recv::woken`] or [`crate::io::send::woken`], and the logic again.
     Await(CSleep),
     /// A point where a thread can be cancelled; then the logic again.
     Again,
 }
 
-/// A call about to sleep until the kernel socket has something to tell.
+/// A call about to sleep until the kernel socket has an event.
 #[derive(Clone, Copy)]
 pub(crate) struct CSleep {
     /// The socket.
@@ -33,7 +33,7 @@ pub(crate) struct CSleep {
     pub(crate) since: u64,
     /// Nanoseconds it may last; `None` for ever.
     pub(crate) left: Option<u64>,
-    /// It is to look again when they are over; otherwise the call is over, too.
+    /// The call goes on when they are over; otherwise it ends, too.
     pub(crate) cut: bool,
     /// A signal handler with `SA_RESTART` does not end it.
     pub(crate) restarts: bool,

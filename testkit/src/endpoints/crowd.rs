@@ -1,4 +1,4 @@
-//! Many messages into one buffer, and many parties: channels, who leaves, everybody with everybody.
+//! Many messages into one buffer, and many parties: channels, parties that leave, messages of all to all.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -70,7 +70,7 @@ pub(super) fn channels(at: &Context) {
     for (i, sender) in senders.iter_mut().enumerate().rev() {
         let to = sender.peer(&receivers[i]);
         if sender.send(to, 0, lent.bytes(&(i as u16).to_le_bytes()), 0) == Posted::Pending {
-            // Nobody closes before what it sends is on its way.
+            // No party closes before its messages have left.
             while sender.take(Kind::Sent, 0).is_none() {
                 sender.poll();
                 two.progress();
@@ -110,7 +110,7 @@ pub(super) fn leaves(at: &Context) {
             parties[0].poll();
             all[0].poll();
         }
-        // Directed, from anybody, and a message nobody receives that is too long to be sent unasked.
+        // Directed, from any party, and a message without a receive that is too long for an eager send.
         parties[0].receive(Some(gone), 2, lent.room(8), 1);
         parties[0].receive(None, 2, lent.room(8), 2);
         parties[0].send(gone, 1, lent.bytes(&noise(1, 2 << 20)), 3);
@@ -129,7 +129,7 @@ pub(super) fn leaves(at: &Context) {
     assert_eq!(wait_for(&mut parties, 0, Kind::Received, 2).from, Some(other));
 }
 
-/// What was sent to one party: by whom, what tag, what seed and length, in order.
+/// The messages to one party: sender, tag, seed and length, in order.
 type Sent = Vec<(usize, u64, u64, usize)>;
 
 pub(super) fn all_to_all(at: &Context) {
@@ -161,7 +161,7 @@ pub(super) fn all_to_all(at: &Context) {
         for n in 0..sent.len() as u64 {
             let room = lent.room(200_000);
             rooms.insert((*to, n), room);
-            // Directed receives of exact tags first would need to know what comes: anything from anybody.
+            // Any tag from any party: receives of exact senders and tags would have to know the order.
             let parts = [room];
             let any = Receive { ignore: u64::MAX, ..receive(None, 0, &parts, 1_000 + n) };
             parties[*to].endpoint.receive(&any).expect("receives");

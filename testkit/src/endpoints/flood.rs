@@ -1,4 +1,4 @@
-//! A peer that receives nothing is not flooded: what it keeps is bounded, and nothing is lost or out of order once it receives.
+//! A peer that receives nothing is not flooded: its unexpected messages are bounded, and none is lost or out of order once it receives.
 
 use madrigal::endpoint::{Kind, PeerId, PostError, Posted, Send, Status, Wanted};
 use madrigal_sys::piece::Piece;

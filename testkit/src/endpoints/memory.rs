@@ -49,7 +49,7 @@ pub(super) fn put_and_get(at: &Context) {
             assert!(room.bytes() == bytes, "{len} bytes were got");
         }
     }
-    // With a number, the owner is told; the bytes are there by then.
+    // With a number the owner is notified; the bytes are there by then.
     for len in [8, 100_000] {
         let bytes = noise(99, len);
         if put(&parties[0], peers[0], 7, 5, lent.bytes(&bytes), Some(4711)) == Posted::Pending {
@@ -175,7 +175,7 @@ pub(super) fn withdrawn(at: &Context) {
         for _ in 0..200 {
             parties.iter_mut().for_each(Party::poll);
         }
-        // SAFETY: the region is withdrawn, so nobody else uses the memory.
+        // SAFETY: the region is withdrawn, so no peer uses the memory.
         memory.fill(&vec![0x55; 500_000]);
         for _ in 0..3 {
             assert_eq!(put_wait(&mut parties, peers[0], 1, 0, lent.bytes(&noise(1, 100_000))), Status::Denied);

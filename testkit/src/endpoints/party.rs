@@ -1,4 +1,4 @@
-//! Several workers in one process, and what their endpoints are told.
+//! Several workers in one process, and the completions of their endpoints.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ pub fn context(driver: &'static dyn MessageDriver) -> Context {
     Context { drivers: vec![driver] }
 }
 
-/// An endpoint with what it was told.
+/// An endpoint with its completions.
 pub(super) struct Party {
     pub(super) endpoint: Endpoint,
     pub(super) done: Vec<Completion>,
@@ -98,7 +98,7 @@ pub(super) fn receive<'a>(from: Option<PeerId>, tag: u64, parts: &'a [Piece], to
     Receive { from, tag: Some(tag), ignore: 0, parts, token, multi: None }
 }
 
-/// Polls everybody until one has what it waits for.
+/// Polls all parties until one has what it waits for.
 pub(super) fn wait_for(parties: &mut [Party], by: usize, kind: Kind, token: u64) -> Completion {
     loop {
         if let Some(done) = parties[by].take(kind, token) {

@@ -1,11 +1,11 @@
-//! What a node does: in a process of its own as it is told, or in this one.
+//! A node: in a process of its own that executes commands, or in this one.
 
 use std::time::Instant;
 
 use madrigal_base::config::Settings;
 use madrigal_base::node::{NodeAddress, NodeId};
 use madrigal_progress::driver::Place;
-use madrigal_progress::message::{Link, LinkError, Placement, Port, Sent, Sink};
+use madrigal_progress::message::{LinkError, LinkIndex, Placement, Port, Sent, Sink};
 use madrigal_sys::time;
 use madrigal_testkit::noise::{Noise, Stream};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -15,7 +15,7 @@ use super::{bytes_of, text_of};
 /// Frames each way of a talk.
 const FRAMES: u32 = 300;
 
-/// A port, and what it told.
+/// A port, and its events.
 pub(crate) struct Local {
     id: NodeId,
     port: Box<dyn Port>,
@@ -24,33 +24,33 @@ pub(crate) struct Local {
 
 #[derive(Default)]
 struct Recorder {
-    up: Vec<(Link, NodeId)>,
-    down: Vec<(Link, LinkError)>,
+    up: Vec<(LinkIndex, NodeId)>,
+    down: Vec<(LinkIndex, LinkError)>,
     frames: Vec<(Vec<u8>, Vec<u8>)>,
     placement: Vec<u8>,
 }
 
 #[allow(unsafe_code)]
 impl Sink for Recorder {
-    fn up(&mut self, link: Link, node: NodeId) {
+    fn up(&mut self, link: LinkIndex, node: NodeId) {
         self.up.push((link, node));
     }
 
-    fn down(&mut self, link: Link, why: LinkError) {
+    fn down(&mut self, link: LinkIndex, why: LinkError) {
         self.down.push((link, why));
     }
 
-    fn frame(&mut self, _link: Link, head: &[u8], body: &[u8]) {
+    fn frame(&mut self, _link: LinkIndex, head: &[u8], body: &[u8]) {
         self.frames.push((head.to_vec(), body.to_vec()));
     }
 
-    fn place(&mut self, _link: Link, _head: &[u8], len: usize, placement: &mut Placement) {
+    fn place(&mut self, _link: LinkIndex, _head: &[u8], len: usize, placement: &mut Placement) {
         self.placement = vec![0; len];
         // SAFETY: the memory stays as it is until `arrived`; there is one link.
         placement.push(unsafe { madrigal_sys::piece::Piece::lend(self.placement.as_mut_ptr(), len) });
     }
 
-    fn arrived(&mut self, _link: Link, head: &[u8]) {
+    fn arrived(&mut self, _link: LinkIndex, head: &[u8]) {
         self.frames.push((head.to_vec(), core::mem::take(&mut self.placement)));
     }
 }
@@ -89,7 +89,7 @@ impl Local {
         self.port.woken();
     }
 
-    pub(crate) fn until_up(&mut self) -> Link {
+    pub(crate) fn until_up(&mut self) -> LinkIndex {
         while self.recorder.up.is_empty() {
             self.wait();
         }
@@ -103,7 +103,7 @@ impl Local {
         self.recorder.down.remove(0).1
     }
 
-    pub(crate) fn id_of(&self, link: Link) -> NodeId {
+    pub(crate) fn id_of(&self, link: LinkIndex) -> NodeId {
         self.recorder.up.iter().find(|(up, _)| *up == link).expect("is up").1
     }
 
@@ -127,7 +127,7 @@ impl Local {
     }
 
     /// Sends frames of all sizes and checks as many.
-    fn talk(&mut self, link: Link) {
+    fn talk(&mut self, link: LinkIndex) {
         let (mut out, mut sizes, mut sent, mut skip) = (Stream::new(5), Noise::new(6), 0, 0);
         let (mut back, mut got) = (Stream::new(5), 0);
         let mut body = Vec::new();
@@ -155,7 +155,7 @@ impl Local {
     }
 }
 
-/// A process that does what it is told line by line, and tells what happens.
+/// A process that executes commands line by line, and reports events.
 pub(crate) fn run() {
     let mut node = Local::open();
     println!("{}", text_of(&node.address().encode(NodeAddress::LONG)));

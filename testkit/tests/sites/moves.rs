@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Mutex, MutexGuard};
 
 use madrigal_base::node::NodeId;
-use madrigal_progress::message::{Link, LinkError, Placement, Sent, Sink};
+use madrigal_progress::message::{LinkError, LinkIndex, Placement, Sent, Sink};
 
 use super::{Node, home, reach, two};
 
@@ -28,7 +28,7 @@ pub(super) fn was_connected(host: &str) -> bool {
     carried().iter().any(|(to, ..)| to == host)
 }
 
-/// The daemon loses what it carries to that host, whatever is on its way.
+/// The daemon breaks its connections to that host, with all bytes in flight.
 fn kill(host: &str) {
     for (_, client, far) in carried().iter().filter(|(to, ..)| to == host) {
         let _ = client.shutdown(Shutdown::Both);
@@ -67,27 +67,27 @@ impl End {
 }
 
 impl Sink for End {
-    fn up(&mut self, _: Link, _: NodeId) {
+    fn up(&mut self, _: LinkIndex, _: NodeId) {
         panic!("it was up all the time");
     }
 
-    fn down(&mut self, _: Link, why: LinkError) {
+    fn down(&mut self, _: LinkIndex, why: LinkError) {
         self.down = Some(why);
     }
 
-    fn frame(&mut self, _: Link, head: &[u8], body: &[u8]) {
+    fn frame(&mut self, _: LinkIndex, head: &[u8], body: &[u8]) {
         assert!(body.iter().all(|byte| *byte == self.came as u8));
         self.came(head);
     }
 
-    fn place(&mut self, _: Link, _: &[u8], _: usize, _: &mut Placement) {}
+    fn place(&mut self, _: LinkIndex, _: &[u8], _: usize, _: &mut Placement) {}
 
-    fn arrived(&mut self, _: Link, head: &[u8]) {
+    fn arrived(&mut self, _: LinkIndex, head: &[u8]) {
         self.came(head);
     }
 }
 
-/// Has both send each other frames until that many have come at both; `meanwhile` is told how many the second one has.
+/// Both send each other frames until that many have come at both; `meanwhile` gets the number that the second one has.
 fn talk(nodes: &mut [Node; 2], ends: &mut [End; 2], until: u64, meanwhile: &mut dyn FnMut(u64)) {
     while ends.iter().any(|end| end.came < until) {
         for (node, end) in nodes.iter_mut().zip(&mut *ends) {

@@ -226,7 +226,7 @@ def _judge(scene: Scene, mpi: Mpi, test: str, provider: str, job: Job, code: int
             return f"an idle rank uses {used[1]} % of a processor"
         if test == "why":
             return _judge_why(scene, text)
-        if test == "flood" and not re.search(r"^madrigal: node \S+ on \S+ .* for \d+ s: .*wait there for receives", text, re.MULTILINE):
+        if test == "flood" and not re.search(r"^madrigal: node \S+ on \S+ .* for [1-9]\d+ s: .*wait there for receives", text, re.MULTILINE):
             return "nothing tells what waits"
         if test in TWO_JOBS and len(re.findall(rf"^ok {test} ", text, re.MULTILINE)) != 2:
             return "one of the two jobs did not say that it went well"
@@ -238,6 +238,8 @@ def _judge_lost(test: str, code: int, text: str, seconds: float) -> str:
     # Open MPI 5's launcher ends with 0 where it has lost one of its daemons.
     if code == 0 and test != "cut":
         return "no error"
+    if re.search(r"^figure early code 0 ", text, re.MULTILINE):
+        return "rank 0 received from a dead rank"
     there, shown = (r"\S+ on h2", "is down|no answer from its host") if test == "cut" else (r"\S+ on h\d", "Connection refused|its process ended|closed")
     if not re.search(rf"^madrigal: node \S+ on \S+ (?:cannot reach|has lost|has had no answer from) node {there}.*: .*(?:{shown})", text, re.MULTILINE):
         return f"no line names the peer: {_told(text)}"

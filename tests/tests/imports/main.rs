@@ -13,20 +13,45 @@ mod names;
 use graph::circles;
 use names::Crate;
 
-/// Who takes what from whom: the names by the two files.
+/// The imports: the names, by the importing and the exporting file.
 type Arrows = BTreeMap<(PathBuf, PathBuf), BTreeSet<String>>;
 
 #[test]
 fn no_circles() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("a folder above the tests");
-    let mut arrows = Arrows::new();
-    for folder in crates(root) {
-        let read = Crate::read(root, &folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display()));
-        read.draw(&mut arrows);
-    }
+    let arrows = draw(&crates(&root()));
     assert!(arrows.len() > 500, "only {} imports were found", arrows.len());
     let trouble: String = circles(&arrows).iter().map(|circle| report(circle, &arrows)).collect();
     assert!(trouble.is_empty(), "\n{trouble}");
+}
+
+/// The layers of SysWrap, the uppermost first: none takes anything from one above it.
+const LAYERS: [&str; 6] = ["hooks", "io", "lifecycle", "remote", "state", "outcome"];
+
+#[test]
+fn layers_of_syswrap() {
+    let arrows = draw(&[root().join("personalities/syswrap/src")]);
+    let layer = |file: &Path| {
+        let part = Path::new(file.iter().skip_while(|part| *part != "src").nth(1)?);
+        LAYERS.iter().position(|layer| part.file_stem().is_some_and(|stem| stem == *layer))
+    };
+    let places: Vec<_> = arrows.keys().filter_map(|(from, to)| Some(((from, to), layer(from)?, layer(to)?))).collect();
+    assert!(places.len() > 100, "only {} imports were found", places.len());
+    let upward: Vec<_> = places.iter().filter(|(_, from, to)| from > to).map(|(arrow, ..)| arrow).collect();
+    assert!(upward.is_empty(), "{upward:#?}");
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("a folder above the tests").to_owned()
+}
+
+/// What these source folders take from each other.
+fn draw(folders: &[PathBuf]) -> Arrows {
+    let mut arrows = Arrows::new();
+    for folder in folders {
+        let read = Crate::read(&root(), folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display()));
+        read.draw(&mut arrows);
+    }
+    arrows
 }
 
 /// The source folders of the workspace's crates.

@@ -75,7 +75,7 @@ pub(super) struct End {
     time: i64,
     /// What it received, as a sum.
     sum: String,
-    /// What `madrigal why --json` says of its connection; none of a program that is plain.
+    /// The report of `madrigal why --json` about its connection; none for a plain program.
     why: Value,
     /// Names of what was loaded.
     maps: String,
@@ -117,7 +117,7 @@ impl Bed {
         if seen.sums() == plain(bytes)? { Ok(seen) } else { Err("the sums differ from those of a plain run".into()) }
     }
 
-    /// Runs server and client; `meanwhile` is told of their processes.
+    /// Runs server and client; `meanwhile` gets their processes.
     fn seen(&self, bytes: u64, under: [&Under; 2], meanwhile: impl Fn([i32; 2]) -> Done) -> Result<Seen, Failed> {
         let start = |i: usize| Running::start(&mut self.command(under[i], ROLES[i], bytes));
         let mut running = [start(0), start(1)];
@@ -160,7 +160,7 @@ impl Bed {
         Ok(seen)
     }
 
-    /// What a program tells of itself when it is done, what Madrigal tells of it, and what it has loaded.
+    /// A program's own report at its end, Madrigal's report about it, and its loaded libraries.
     fn inspect(&self, role: &str, wrapped: bool) -> (i64, String, Value, String) {
         let told = std::fs::read_to_string(self.path(&format!("{role}.done"))).expect("a file");
         let words: Vec<&str> = told.split_whitespace().collect();
@@ -186,7 +186,7 @@ impl Bed {
         named.map(|entry| entry.path()).collect()
     }
 
-    /// Valgrind's logs, of which there are so many at least, tell of no error and of nothing it does not know.
+    /// There are so many logs of Valgrind's at least; they have no error and no unknown system call or instruction.
     pub(super) fn valgrind_found_nothing(&self, least: usize) -> Done {
         let logs = self.files("valgrind.");
         if logs.len() < least {

@@ -1,5 +1,5 @@
-//! `madrigal why` about real programs: a table of scenes. Each starts programs and checks what is said of each connection, as JSON and as
-//! text: path, reason, bytes, and who is at the other end. docs/why.md has the same table for people; a scene that is missing in one of
+//! `madrigal why` about real programs: a table of scenes. Each starts programs and checks the report of each connection, as JSON and as
+//! text: path, reason, bytes, and the peer process. docs/why.md has the same table for people; a scene that is missing in one of
 //! them fails.
 //!
 //! Features (docs/features.md): B16.

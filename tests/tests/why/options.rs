@@ -1,4 +1,4 @@
-//! What a program, or its user, asks for that rings cannot or may not do.
+//! Requests of a program, or its user, that rings cannot or may not fulfil.
 
 use madrigal_tests::host::How;
 
@@ -98,7 +98,7 @@ connection.send(b'!', socket.MSG_OOB)
 play(connection, 10); say('sent'); told()";
     let mut client = played(&mut stage.python(How::Wrapped, program, &[&port]), 1000);
     stage.connection(client.pid()).expect("shm", None, all(1000));
-    client.tell("go on");
+    client.send_line("go on");
     client.expect_line("sent");
     let (read, written) = all(1010);
     let c = stage.connection(client.pid());

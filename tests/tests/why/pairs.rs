@@ -31,7 +31,7 @@ pub(crate) fn both_wrapped(stage: &Stage) -> Played {
 pub(crate) fn little_traffic(stage: &Stage) -> Played {
     let (server, mut client) = stage.pair(How::Wrapped, How::Wrapped, 0);
     for rounds in [0, LITTLE] {
-        client.tell(&rounds.to_string());
+        client.send_line(&rounds.to_string());
         client.expect_line("done");
         for (end, peer) in [(&server, &client), (&client, &server)] {
             let seen = stage.connection(end.pid());
@@ -63,7 +63,7 @@ pub(crate) fn plain_server(stage: &Stage) -> Played {
     Ok(())
 }
 
-/// Of a program that is not wrapped there is nothing to say but that.
+/// For a program that is not wrapped only that is reported.
 fn assert_plain(stage: &Stage, actor: &Actor) {
     let (status, text, err) = stage.why(&[&actor.pid().to_string()]);
     assert_eq!((status, &text[..]), (1, ""));
@@ -97,7 +97,7 @@ pub(crate) fn static_server(stage: &Stage) -> Played {
     if made.status != 0 {
         return Err(Missing("gcc links no static programs here".to_owned()));
     }
-    // With the library to preload in its environment: there is nobody who would load it.
+    // With the library to preload in its environment: there is no loader that would load it.
     let (server, port) = listening(&mut host::command(How::Wrapped, &program, &stage.scratch));
     let client = stage.client(How::Wrapped, &port, MUCH);
     let seen = stage.connection(client.pid());

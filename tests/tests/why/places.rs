@@ -63,7 +63,7 @@ fn as_nobody(command: &Command, dir: &Path) -> Result<Command, Missing> {
     Ok(other)
 }
 
-/// Root asks, who sees both.
+/// The command runs as root, which sees both processes.
 pub(crate) fn other_user(stage: &Stage) -> Played {
     let two = TwoUsers::meet(stage)?;
     for (end, peer, user) in [(&two.server, &two.client, 0), (&two.client, &two.server, NOBODY)] {
@@ -79,7 +79,7 @@ pub(crate) fn other_user(stage: &Stage) -> Played {
     Ok(())
 }
 
-/// The other user asks, who cannot see the process at the other end, and sees whose socket it is.
+/// The command runs as the other user, which cannot see the process at the other end, but sees the user of its socket.
 pub(crate) fn other_user_asks(stage: &Stage) -> Played {
     let two = TwoUsers::meet(stage)?;
     let mut ask = Command::new(two.public.join("madrigal"));

@@ -12,13 +12,13 @@ fn all(rounds: u32) -> (u64, u64) {
     (bytes, bytes)
 }
 
-/// A server that says its port, and then the number of a process; and its client behind `rounds`.
+/// A server that prints its port, and then the number of a process; and its client behind `rounds`.
 fn served(stage: &Stage, program: &str, rounds: u32) -> (Actor, i32, Actor) {
     let (server, port) = listening(&mut stage.python(How::Wrapped, program, &[]));
     let mut client = Actor::start(&mut stage.python(How::Wrapped, CLIENT, &[&port]));
     let child = server.number();
     if rounds > 0 {
-        client.tell(&rounds.to_string());
+        client.send_line(&rounds.to_string());
         client.expect_line("done");
     }
     (server, child, client)

@@ -10,7 +10,7 @@ use crate::stage::{Actor, Missing, Played, Seen, Stage, need, need_root, seen};
 /// So many bytes go through.
 const BYTES: u64 = 20 << 20;
 
-/// What is said with these arguments of connections whose local, or peer, address has this port.
+/// The report with these arguments about connections whose local, or peer, address has this port.
 fn connections(stage: &Stage, args: &[&str], end: &str, port: u16) -> Vec<Seen> {
     let (status, json, err) = stage.why(args);
     assert_eq!(status, 0, "{err}");
@@ -18,7 +18,7 @@ fn connections(stage: &Stage, args: &[&str], end: &str, port: u16) -> Vec<Seen> 
     seen(&json).into_iter().filter(|seen| seen.0[end] == address.as_str()).collect()
 }
 
-/// Waits until both ends tell the same number of bytes, and looks at the reasons.
+/// Waits until both ends report the same number of bytes, and checks the reasons.
 fn agree(stage: &Stage, port: u16, (client, reason): (&Actor, &str), (server_way, client_way): (&str, &str)) {
     let pid = client.pid().to_string();
     let (of_servers, of_client) = host::until("the same bytes at both ends", || {
@@ -78,7 +78,7 @@ pub(crate) fn sshd(stage: &Stage) -> Played {
     client.give(&vec![b'x'; BYTES as usize]);
     client.expect_line(&BYTES.to_string());
     agree(stage, port, (&client, "peer-stays"), ("tcp_in", "tcp_out"));
-    client.tell("");
+    client.send_line("");
     Ok(())
 }
 

@@ -1,4 +1,4 @@
-//! Where scenes are played: programs that are talked to line by line, and what `madrigal why` says of them.
+//! The bed of the scenes: programs that are controlled line by line, and the reports of `madrigal why` about them.
 #![allow(unsafe_code)]
 
 use std::ffi::OsStr;
@@ -107,7 +107,7 @@ impl Stage {
     }
 }
 
-/// What `madrigal why` says of one connection.
+/// The report of `madrigal why` about one connection.
 #[derive(Debug)]
 pub(crate) struct Seen(pub(crate) Value);
 
@@ -210,20 +210,20 @@ impl Actor {
         self.child.id() as i32
     }
 
-    /// The next line it says.
+    /// The next line that it prints.
     #[track_caller]
     pub(crate) fn line(&self) -> String {
         self.lines.recv_timeout(WATCHDOG).unwrap_or_else(|_| panic!("process {} says nothing", self.pid()))
     }
 
-    /// A number it says.
+    /// A number that it prints.
     #[track_caller]
     pub(crate) fn number(&self) -> i32 {
         let line = self.line();
         line.parse().unwrap_or_else(|_| panic!("no number: {line}"))
     }
 
-    /// Waits until it says `word`.
+    /// Waits until it prints `word`.
     #[track_caller]
     pub(crate) fn expect_line(&self, word: &str) -> &Self {
         assert_eq!(self.line(), word);
@@ -236,7 +236,7 @@ impl Actor {
     }
 
     /// Tells it a line.
-    pub(crate) fn tell(&mut self, line: &str) {
+    pub(crate) fn send_line(&mut self, line: &str) {
         self.give(format!("{line}\n").as_bytes());
     }
 }
@@ -249,7 +249,7 @@ impl Drop for Actor {
     }
 }
 
-/// A server that says its port first.
+/// A server that prints its port first.
 #[track_caller]
 pub(crate) fn listening(command: &mut Command) -> (Actor, String) {
     let server = Actor::start(command);
@@ -257,11 +257,11 @@ pub(crate) fn listening(command: &mut Command) -> (Actor, String) {
     (server, port)
 }
 
-/// A client that plays as many rounds as it is told.
+/// A client that plays as many rounds as each line requests.
 #[track_caller]
 pub(crate) fn played(command: &mut Command, rounds: u32) -> Actor {
     let mut client = Actor::start(command);
-    client.tell(&rounds.to_string());
+    client.send_line(&rounds.to_string());
     client.expect_line("done");
     client
 }

@@ -64,7 +64,7 @@ pub(crate) fn up(args: &Up) -> i32 {
     }
 }
 
-/// What links are made of: as typed, or as the environment says.
+/// The stack of links: as typed, or from the environment.
 fn stack(args: &Up) -> Result<Option<Stack>, String> {
     match (&args.stack, std::env::var(STACK).unwrap_or_default()) {
         (Some(typed), _) => Ok(Some(typed.clone())),
@@ -73,8 +73,8 @@ fn stack(args: &Up) -> Result<Option<Stack>, String> {
     }
 }
 
-/// The daemon runs under the library as the programs do that it serves: what it carries for them goes through shared memory then. Without
-/// the library it goes through the kernel.
+/// The daemon runs under the library, like the programs that it serves: its connections with them go through shared memory then. Without
+/// the library they go through the kernel.
 fn wrap() -> Result<(), i32> {
     let library = match library::find() {
         Ok(library) => library,
@@ -84,18 +84,18 @@ fn wrap() -> Result<(), i32> {
         }
     };
     let mut env = Environment(std::env::vars_os().collect());
-    // Once, for what is preloaded may be taken away: from a program with capabilities, for one.
+    // Only once, since the loader may drop the preload, for example from a program with capabilities.
     if env.get(WRAPPED).is_none() {
         env.set(PRELOAD, Some(library::preload(&library, env.get(PRELOAD))));
         env.set(WRAPPED, Some("1".into()));
-        // What the user says of programs' connections is not meant for those of the daemon.
+        // The user's settings for programs' connections do not apply to those of the daemon.
         ["MADRIGAL_DAEMON", "MADRIGAL_ONLY"].into_iter().for_each(|key| env.set(key, None));
         let args: Vec<OsString> = std::env::args_os().collect();
         let (name, rest) = args.split_first().ok_or(out::USAGE)?;
         let own = std::env::current_exe().unwrap_or_else(|_| "/proc/self/exe".into());
         return Err(exec::start(&own, name, rest, &env));
     }
-    // Commands that lead to other hosts are the user's.
+    // Commands that lead to other hosts get the user's own preload.
     env.set(PRELOAD, library::no_preload(env.get(PRELOAD)));
     // SAFETY: there is no other thread yet.
     unsafe { std::env::remove_var(WRAPPED) };
@@ -108,8 +108,8 @@ fn wrap() -> Result<(), i32> {
     Ok(())
 }
 
-/// What this host shows to others, or why it has nothing to show. Where there is a login, and no good certificate of the host, the login
-/// gives it one.
+/// The certificates that this host shows, or why there are none. If the host has no good certificate and there is a login, the login issues
+/// one.
 fn credentials(dir: &Path, host: &str) -> Result<Credentials, String> {
     let lack = match Credentials::load_as(dir, Kind::Host) {
         Ok(Some(good)) => return Ok(good),
@@ -152,7 +152,7 @@ fn detach(mut daemon: Daemon, runtime: &Runtime, host: &str) -> i32 {
         Ok(null) => null,
         Err(error) => return out::fail(&format!("/dev/null: {error}")),
     };
-    // SAFETY: there is no other thread. By the C library, so that what is preloaded hears of it.
+    // SAFETY: there is no other thread. By the C library, so that preloaded libraries notice the fork.
     match unsafe { libc::fork() } {
         0 => {
             let _ = rustix::process::setsid();

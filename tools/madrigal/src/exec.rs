@@ -93,12 +93,12 @@ fn runtime(env: &Environment) -> Option<Runtime> {
     Some(Runtime::at(directory.into()))
 }
 
-/// What launchers are to run instead of ssh: only where there may be a daemon.
+/// The file that launchers run instead of ssh: only where there may be a daemon.
 fn remote(env: &Environment) -> Option<PathBuf> {
     crate::remote::file(&runtime(env)?)
 }
 
-/// What a launcher on another host has this one run, so that it is found again; as it was, where no daemon is up.
+/// The command of a launcher on another host, with addresses by which the launcher is reached from here; unchanged if no daemon is up.
 fn found_back(caller: &Caller, words: &[OsString], env: &Environment) -> Vec<OsString> {
     match runtime(env).and_then(|runtime| runtime.hosts_file()) {
         Some(hosts_file) => caller.found_back(words, &hosts_file),
@@ -106,7 +106,7 @@ fn found_back(caller: &Caller, words: &[OsString], env: &Environment) -> Vec<OsS
     }
 }
 
-/// Says what is wrong with the `MADRIGAL_*` keys; a value that does not read is an error, an unknown name is not.
+/// Reports what is wrong with the `MADRIGAL_*` keys; a value that does not parse is an error, an unknown name is not.
 fn complain(env: &Environment) -> Result<Settings, ()> {
     let (found, errors) = settings::read(&env.0);
     errors.iter().for_each(|error| out::report(&settings::advice(error)));
@@ -127,7 +127,7 @@ fn set_preload(env: &mut Environment, library: Option<&Path>) {
     }
 }
 
-/// Removes what dead processes left in the shared directory, and says if connections cannot meet there.
+/// Removes files of dead processes from the shared directory, and reports if connections cannot use it.
 fn meet() {
     let directory = settings::directory();
     directory.tidy();

@@ -185,8 +185,8 @@ fn list(dir: &Path, json: bool) -> Result<i32, IdentityError> {
     Ok(out::FOUND)
 }
 
-/// Who logs in where the CA's own key does it: who was named, else who was logged in before, else the system's name for this user,
-/// which cron does not tell in the environment.
+/// The user that logs in with the CA's own key: the one that was named, else that of the present login (`None` here), else the system's
+/// name for this user; cron does not set it in the environment.
 fn user(dir: &Path, args: &Login) -> Option<Name> {
     if args.user.is_some() || dir.join(IDENTITY).exists() || !Authority::exists(dir) {
         return args.user.clone();

@@ -129,7 +129,7 @@ fn kernel() -> Kernel {
     }
 }
 
-/// Byte counts say at which byte a connection moves into a ring.
+/// Whether byte counts show at which byte a connection moves into a ring.
 fn tcp_info() -> Item {
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
     let socket = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None);
@@ -147,7 +147,7 @@ fn pidfd_getfd() -> Item {
             "bytes cannot be handed back: {os}; it takes Linux 5.6 or later, and a container that allows pidfd_getfd"
         )
     };
-    // Standard input may be closed, which the call finds out: it works.
+    // Standard input may be closed; then the call fails with that error, and works all the same.
     let works = copied.map(drop).or_else(|e| if e == Errno::BADF { Ok(()) } else { Err(e) });
     Item::new("pidfd_getfd", works.map(|()| "works").map_err(wrong))
 }

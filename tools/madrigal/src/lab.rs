@@ -13,7 +13,8 @@ use crate::out;
 /// Runs the command.
 pub(crate) fn run(args: &Lab) -> i32 {
     let name = args.name.as_deref();
-    let link = |link: &str, request: Request| madrigal_lab::ask(name, link, &request).map(|status| tell(link, &status));
+    let link =
+        |link: &str, request: Request| madrigal_lab::ask(name, link, &request).map(|status| print(link, &status));
     let done = match &args.what {
         LabDoes::Up(up) => madrigal_lab::up(&up.file, name).map(|state| build(&state, up)),
         LabDoes::Exec(exec) => run_command(name, exec),
@@ -60,7 +61,7 @@ fn run_command(name: Option<&str>, exec: &Exec) -> Result<i32, LabError> {
     madrigal_lab::exec(name, &exec.host, &command)
 }
 
-fn tell(link: &str, status: &LinkStatus) -> i32 {
+fn print(link: &str, status: &LinkStatus) -> i32 {
     let cut = if status.cut { " (cut)" } else { "" };
     out::print(&format!("{link}: {}{cut}\n", status.settings.join(" ")));
     out::FOUND
@@ -75,7 +76,7 @@ struct Shown<'a> {
     up: bool,
     unprivileged: bool,
     hosts: Vec<Host<'a>>,
-    links: Vec<Link<'a>>,
+    links: Vec<WanLink<'a>>,
 }
 
 #[derive(Serialize)]
@@ -88,7 +89,7 @@ struct Host<'a> {
 }
 
 #[derive(Serialize)]
-struct Link<'a> {
+struct WanLink<'a> {
     name: &'a str,
     between: &'a [String; 2],
     pid: u32,
@@ -121,7 +122,7 @@ fn show(state: &State, json: bool) -> i32 {
             .iter()
             .map(|l| {
                 let now = madrigal_lab::ask(Some(&state.name), &l.name, &Request::Status).ok();
-                Link { name: &l.name, between: &l.between, pid: l.process.pid, up: alive(&l.process), now }
+                WanLink { name: &l.name, between: &l.between, pid: l.process.pid, up: alive(&l.process), now }
             })
             .collect(),
     };

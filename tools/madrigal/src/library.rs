@@ -1,4 +1,4 @@
-//! The library to preload: where it is, and how the program is told; and the provider of libfabric.
+//! The library to preload: its path, and the environment that loads it; and the provider of libfabric.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
@@ -71,7 +71,7 @@ pub(crate) fn no_preload(users: Option<&OsStr>) -> Option<OsString> {
 }
 
 /// The value of `ASAN_OPTIONS` with which a program built with AddressSanitizer by gcc starts, though its runtime is not the first library.
-/// That is to be first lest another one has the program's malloc; ours has none. What the user says of it holds.
+/// The runtime checks this because an earlier library may replace malloc; ours does not. A value of the user's has priority.
 pub(crate) fn asan_options(users: Option<&OsStr>) -> OsString {
     const ORDER: &str = "verify_asan_link_order";
     let users = users.unwrap_or_default().as_bytes();

@@ -1,4 +1,4 @@
-//! What programs of this host are told of its grid, whether a daemon is up or not.
+//! The grid as programs of this host see it, with or without a daemon.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -17,12 +17,12 @@ pub(crate) fn directory() -> Option<OsString> {
     (described || runtime.was_used()).then(|| runtime.path().as_os_str().to_owned())
 }
 
-/// Where no daemon is up, and a grid is described: writes for programs what must not go without one, and says so.
+/// If no daemon is up and a grid is described: writes the hosts file, which refuses what must not go without a daemon, and reports that.
 pub(crate) fn describe_for_programs() {
     let Ok(dir) = identity::directory(|name| std::env::var(name).ok()) else { return };
     let file = dir.join("grid.toml");
     let Ok(text) = grid::read_text(&file) else { return };
-    // What is wrong with it says whoever starts a daemon.
+    // Errors in the file are reported by `madrigal up`.
     let Ok(grid) = Grid::read(&file.display().to_string(), &text) else { return };
     if Runtime::find().describe(&grid, &this_host(&grid, &dir)).is_ok_and(|strict| strict) {
         out::report(

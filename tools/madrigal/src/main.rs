@@ -1,4 +1,4 @@
-//! The `madrigal` command: runs unmodified programs over Madrigal, and says what became of their connections.
+//! The `madrigal` command: runs unmodified programs over Madrigal, and reports the paths of their connections.
 //!
 //! ```text
 //!  cli        what can be typed, and its help: the one definition that completions and manual pages come from

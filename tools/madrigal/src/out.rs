@@ -15,7 +15,7 @@ pub(crate) fn print(text: &str) {
     let _ = std::io::stdout().write_all(tamed(text).as_bytes());
 }
 
-/// One line on standard error, whatever another host or a file has put into the text.
+/// One line on standard error, also for untrusted text from another host or a file.
 pub(crate) fn report(text: &str) {
     // In one write: other processes write there, too.
     let _ = std::io::stderr().write_all(format!("madrigal: {}\n", one_line(text)).as_bytes());
@@ -45,7 +45,7 @@ pub(crate) fn print_json(value: &impl serde::Serialize) -> i32 {
     }
 }
 
-/// A name that somebody else chose, on one line and without anything that a terminal obeys; `\` stands for nothing but what follows it.
+/// An untrusted name, on one line, without characters that control a terminal; a `\` of its own is doubled.
 pub(crate) fn escaped(name: &str) -> String {
     let mut text = String::with_capacity(name.len());
     for c in name.chars() {
@@ -58,7 +58,7 @@ pub(crate) fn escaped(name: &str) -> String {
     text
 }
 
-/// What may be printed: lines and tabs stay, other characters that a terminal obeys are escaped.
+/// A printable text: line breaks and tabs stay, other characters that control a terminal are escaped.
 fn tamed(text: &str) -> std::borrow::Cow<'_, str> {
     let harmless = |c: char| matches!(c, '\n' | '\t') || !is_obeyed(c);
     if text.chars().all(harmless) {
@@ -71,7 +71,7 @@ fn tamed(text: &str) -> std::borrow::Cow<'_, str> {
     tame.into()
 }
 
-/// A text without line breaks, and without anything that a terminal obeys.
+/// A text without line breaks, and without characters that control a terminal.
 pub(crate) fn one_line(text: &str) -> String {
     let mut line = String::with_capacity(text.len());
     for c in text.chars() {
@@ -113,7 +113,7 @@ pub(crate) fn flush() {
 }
 
 /// Lays rows out in columns, the first row being the heading; columns in `right` are set to the right, the last one is not filled. A cell
-/// stays on its line: it may hold what another host says.
+/// stays on its line: its text may come from another host.
 pub(crate) fn table(rows: &[Vec<String>], right: &[usize]) -> String {
     let rows: Vec<Vec<String>> = rows.iter().map(|row| row.iter().map(|cell| one_line(cell)).collect()).collect();
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);

@@ -48,21 +48,21 @@ pub(crate) fn run(args: &cli::Perf) -> i32 {
     match what {
         cli::PerfOf::Vlink(of) => {
             let report = perf::vlink(&of.method, of.size as usize, of.iterations);
-            tell("VLink", of, report.as_ref().map(|report| (report, measured(report))))
+            print("VLink", of, report.as_ref().map(|report| (report, measured(report))))
         }
         cli::PerfOf::Circuit(cli::Circuit { of, peers: None }) => {
             let report = perf::circuit(&of.method, of.size as usize, of.iterations);
-            tell("Circuit", of, report.as_ref().map(|report| (report, measured(report))))
+            print("Circuit", of, report.as_ref().map(|report| (report, measured(report))))
         }
         cli::PerfOf::Circuit(cli::Circuit { of, peers: Some(peers) }) => {
             let crowd = perf::crowd(&of.method, of.size as usize, of.iterations, *peers as usize);
-            tell("Circuit", of, crowd.as_ref().map(|crowd| (crowd, among(crowd))))
+            print("Circuit", of, crowd.as_ref().map(|crowd| (crowd, among(crowd))))
         }
     }
 }
 
 /// Prints what was found, for people or for scripts.
-fn tell(what: &str, args: &cli::Vlink, found: Result<(&impl Display, impl Serialize), &PerfError>) -> i32 {
+fn print(what: &str, args: &cli::Vlink, found: Result<(&impl Display, impl Serialize), &PerfError>) -> i32 {
     match found {
         Ok((_, measured)) if args.json => out::print_json(&measured),
         Ok((report, _)) => {

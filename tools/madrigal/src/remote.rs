@@ -1,10 +1,10 @@
-//! `madrigal remote`: what launchers of MPI run instead of ssh, so that what they start on another host is under `madrigal exec` there and
-//! finds its way back by that host's daemon.
+//! `madrigal remote`: launchers of MPI run it instead of ssh. The command that they start on another host then runs under `madrigal exec`
+//! there, and connects back by that host's daemon.
 //!
 //! Launchers take one file for it: this command, called `madrigal-remote` (a link in the daemon's directory).
 //!
-//! A launcher that says by addresses where it is may not be found there: networks overlap, and an address may be another host's where it is
-//! read. So the other host is told who calls ([`Caller`]), and puts addresses that lead back from there in their place.
+//! A launcher passes its own addresses, which may not lead back: networks overlap, and on the other host an address may be a third host's.
+//! So the name of the calling host is passed, too ([`Caller`]), and the other host substitutes addresses that lead back.
 
 mod uri;
 
@@ -24,7 +24,7 @@ use crate::out;
 
 /// The name by which it is called.
 const NAME: &str = "madrigal-remote";
-/// What it runs, if `MADRIGAL_AGENT` says nothing else.
+/// The program that it runs, if `MADRIGAL_AGENT` is not set.
 const AGENT: &str = "ssh";
 /// Exit status: the agent cannot be run.
 const MISSING: i32 = 127;
@@ -41,7 +41,7 @@ pub(crate) struct Caller {
 }
 
 impl Caller {
-    /// This host, where its launcher says so by an address, and a daemon is up.
+    /// This host, if the launcher's command has an address of it, and a daemon is up.
     fn of(command: &[u8]) -> Option<Self> {
         let mut addresses = uri::addresses(command);
         addresses.sort();
@@ -52,7 +52,7 @@ impl Caller {
         Some(Self { host, addresses })
     }
 
-    /// Words of what it has this host run, with the addresses by which it is found from here.
+    /// The words of its command for this host, with the addresses by which the caller is reached from here.
     pub(crate) fn found_back(&self, words: &[OsString], hosts_file: &HostsFile) -> Vec<OsString> {
         let found = hosts_file.found_by(&self.host, &self.addresses, is_here);
         let other = |ip: Ipv4Addr| self.addresses.iter().zip(&found).find(|(own, _)| **own == ip).map(|(_, by)| *by);
@@ -77,8 +77,8 @@ impl FromStr for Caller {
     }
 }
 
-/// Whether an address is one that others may call this host by. Nothing is sent: the kernel says by which address it would call that one,
-/// and it is by itself where it is this host's.
+/// Whether an address is one of this host's that other hosts may use. Nothing is sent: the kernel chooses the source address for it, which
+/// is the address itself if it is this host's.
 fn is_here(ip: Ipv4Addr) -> bool {
     let from = || {
         let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
@@ -93,7 +93,7 @@ pub(crate) fn is_called() -> bool {
     std::env::args_os().next().is_some_and(|name| Path::new(&name).file_name() == Some(OsStr::new(NAME)))
 }
 
-/// The file that a launcher is to run; it is made if need be. `None`: there is no place for it.
+/// The file for a launcher to run; it is made if it does not exist. `None`: there is no place for it.
 pub(crate) fn file(runtime: &Runtime) -> Option<PathBuf> {
     runtime.check().ok()?;
     let own = std::env::current_exe().ok()?;
@@ -124,7 +124,7 @@ pub(crate) fn run(words: &[OsString]) -> i32 {
     MISSING
 }
 
-/// The words for ssh, with the command behind the host's name wrapped; `caller` is asked who is to be found back.
+/// The words for ssh, with the command behind the host's name wrapped; `caller` finds the calling host in the command.
 fn wrapped(words: &[OsString], own: &OsStr, caller: impl Fn(&[u8]) -> Option<Caller>) -> Vec<OsString> {
     let mut all = words.iter();
     let mut changed = Vec::new();

@@ -8,13 +8,13 @@ use madrigal_offers::Directory;
 /// No settings, but known: what a host of a lab has in its environment, and what the package for Python reads.
 const OTHERS: [&str; 3] = ["MADRIGAL_LAB", "MADRIGAL_LAB_HOST", "MADRIGAL_LIBRARY"];
 
-/// The settings an environment asks for, and what is wrong with it. A key set to nothing is not set.
+/// The settings in an environment, and the errors in it. A key with an empty value is not set.
 pub(crate) fn read(env: &[(OsString, OsString)]) -> (Settings, Vec<ConfigError>) {
     let pairs = env.iter().filter_map(|(name, value)| Some((name.to_str()?, value.to_string_lossy())));
     Settings::from_pairs(pairs.filter(|(name, value)| !value.is_empty() && !OTHERS.contains(name)))
 }
 
-/// What an error means for whoever typed it: what happens now, and what to type.
+/// The message of an error for the user: what happens now, and what to type.
 pub(crate) fn advice(error: &ConfigError) -> String {
     match error {
         ConfigError::UnknownKey { name, suggestion: Some(key) } => {
@@ -43,7 +43,7 @@ pub(crate) fn directory() -> Directory {
     Directory::named(std::env::var("MADRIGAL_DIR").ok().as_deref())
 }
 
-/// The network namespace this process is in; 0 where the kernel does not say.
+/// The network namespace of this process; 0 where the kernel does not report it.
 pub(crate) fn netns() -> u64 {
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
     use std::os::fd::AsRawFd as _;

@@ -6,10 +6,10 @@ use serde::Serialize;
 use crate::cli::daemon::Status as Args;
 use crate::out;
 
-/// So many hosts are asked together.
+/// Hosts that are queried at the same time.
 const AT_ONCE: usize = 32;
 
-/// A host of the grid, as its daemon tells, or why it does not.
+/// A host of the grid: the report of its daemon, or why there is none.
 #[derive(Serialize)]
 #[serde(untagged)]
 enum Answer {
@@ -34,7 +34,7 @@ pub(crate) fn run(args: &Args) -> i32 {
     out::FOUND
 }
 
-/// What the daemons of all hosts tell, this host's first.
+/// The reports of the daemons of all hosts, this host's first.
 fn whole_grid(runtime: &Runtime, own: Status, json: bool) -> i32 {
     let others: Vec<_> = own.peers.iter().map(|peer| (peer.host.clone(), peer.site.clone())).collect();
     let mut hosts = vec![Answer::Up(Box::new(own))];

@@ -51,7 +51,7 @@ fn bytes_go_there_and_come_back() {
         let stream = TcpStream::connect(("127.0.0.1", local)).unwrap();
         assert!(exchange(&stream, &sent) == sent, "{host} to {to}");
     }
-    // The log says what went, on both hosts.
+    // The log has the bytes each way, on both hosts.
     let carried = format!(": {0} B there, {0} B back, ", sent.len());
     bed.expect_log("a1", &[&format!("ended: connected: to b1:{port}"), &carried]);
     bed.expect_log("b1", &[&format!("ended: let in: a1 to 127.0.0.1:{port}"), &carried]);
@@ -67,7 +67,7 @@ fn who_cannot_be_called_calls_and_who_cannot_either_is_reached_by_a_relay() {
         "[site.a]\nhosts = {{ a1 = [] }}\nallow = '1-65535'\n[site.b]\nhosts = {{ b1 = [] }}\nallow = '1-65535'\n\
          [site.public]\nhosts.r = '127.0.0.1:{port}'\nrelay = 'r'\nallow = '1-65535'\n"
     );
-    // Hosts without addresses are no loopback hosts: the grid says that all is trusted.
+    // Hosts without addresses are no loopback hosts: the grid declares everything trusted.
     let mut bed = Bed::new("relay", &format!("trusted = true\n{grid}"));
     for host in ["a1", "b1", "r"] {
         bed.up(host);
@@ -210,7 +210,7 @@ fn a_file_is_read_again_and_nothing_else_is_interrupted() {
     talk();
     let reload = |bed: &Bed, host: &str| run(&mut bed.on(host, &["grid", "reload"]));
     assert_eq!(reload(&bed, "a1").1, "grid.toml read again: nothing is new\n");
-    // What is wrong is told, by line and key, and changes nothing.
+    // An error is reported, by line and key, and changes nothing.
     for (text, why) in [
         ("[site.a]\nhost = 1\n", "grid.toml:2: site.a.host: there is no such key; did you mean `hosts`?"),
         ("[site.b]\nhosts.b1 = []\n", "has no host `a1`, which this one is"),
@@ -350,7 +350,7 @@ fn a_host_listens_elsewhere_when_its_file_says_so() {
     assert!(TcpStream::connect(("127.0.0.1", a)).is_err() && TcpStream::connect(("127.0.0.1", other)).is_ok());
     bed.up("b1");
     bed.linked("b1", "a1");
-    // A port that somebody else has: told, and everything stays.
+    // A port of another process: an error, and everything stays.
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     bed.folder.file("grid.toml", 0o600, &grid(taken.local_addr().unwrap().port(), b));
     let (status, _, err) = run(&mut bed.on("a1", &["grid", "reload"]));
@@ -429,7 +429,7 @@ fn unauthenticated_peers_change_nothing() {
         // It is ended, with or without a word.
         let _ = stream.read_to_end(&mut Vec::new());
     }
-    // Many who say nothing.
+    // Many peers that send nothing.
     let silent: Vec<_> = (0..500).map(|_| TcpStream::connect(("127.0.0.1", daemon)).unwrap()).collect();
     let (_forward, local) = bed.forward("a1", &format!("b1:{port}"));
     let sent = bytes(300_000);
@@ -533,7 +533,7 @@ fn a_daemon_that_calls_itself_makes_no_line_about_an_unauthenticated_peer() {
         let why = bed.peer("a1", "b1")["why"].as_str().unwrap_or_default().to_owned();
         why.contains("that is an address of this host, too").then_some(())
     });
-    // What it hears of its own call comes no later than the answer to a client that asked after it.
+    // The answer to its own call comes no later than the answer to a client that sent its request after it.
     bed.status("a1");
     assert!(!bed.log("a1").contains("unauthenticated"), "{}", bed.log("a1"));
 }

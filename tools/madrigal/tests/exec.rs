@@ -1,4 +1,4 @@
-//! `madrigal exec` with real programs: what it says, what it sets, and that the program is none the wiser.
+//! `madrigal exec` with real programs: its output, the variables that it sets, and an unchanged program.
 //!
 //! Features (docs/features.md): P2; B16 for what cannot be wrapped.
 
@@ -22,6 +22,8 @@ madrigal_tests::trials![
     verbose_names_the_fabric_that_ranks_may_use,
     the_programs_options_are_left_alone,
     a_static_program_runs_plain_and_is_told_so,
+    a_program_with_a_section_of_gos_is_told_as_one,
+    a_rank_of_a_job_is_told_once_what_its_messages_go_by,
     a_go_program_is_told_what_goes_past_the_library,
     a_suid_program_is_told_and_runs,
     without_the_library_nothing_runs,
@@ -196,6 +198,35 @@ fn a_static_program_runs_plain_and_is_told_so() {
     assert_eq!((by_script.0, by_script.2), (Some(3), stderr));
 }
 
+/// A program is Go's if it has a section that Go's linker writes.
+fn a_program_with_a_section_of_gos_is_told_as_one() {
+    let cc = need("cc");
+    let folder = Folder::new("section");
+    let source = folder.file("p.c", 0o644, "__attribute__((section(\".go.buildinfo\"))) char info[32] = \"x\";\nint main(void) { return info[0] != 'x'; }\n");
+    for (name, flags, words) in
+        [("dynamic", &[][..], "raw system calls"), ("static", &["-static"], "is statically linked")]
+    {
+        let built = Command::new(&cc).args(flags).args(["-o", &folder.path(name), &source]).output().unwrap();
+        if !built.status.success() {
+            skip("no static C library here");
+        }
+        let (code, _, stderr) = run(&mut exec(&["--", &folder.path(name)]));
+        assert!(code == Some(0) && stderr.contains("is a Go program") && stderr.contains(words), "{code:?} {stderr}");
+    }
+}
+
+/// Under a launcher that does not know our provider one line reports what is missing.
+fn a_rank_of_a_job_is_told_once_what_its_messages_go_by() {
+    let told = |key: &str, rank: &str, args: &[&str]| {
+        let (code, _, stderr) = run(exec(args).env(key, rank).env_remove("FI_PROVIDER_PATH"));
+        assert_eq!(code, Some(0), "{stderr}");
+        stderr.lines().filter(|line| line.contains("madrigal exec -- mpirun ...")).count()
+    };
+    for key in ["PMI_RANK", "OMPI_COMM_WORLD_RANK"] {
+        assert_eq!([told(key, "0", &["--", "true"]), told(key, "1", &["--", "true"])], [1, 0], "{key}");
+    }
+}
+
 fn a_go_program_is_told_what_goes_past_the_library() {
     let go = need("go");
     let folder = Folder::new("go");
@@ -214,11 +245,12 @@ fn a_go_program_is_told_what_goes_past_the_library() {
     };
     assert_eq!(stdout, "false\n");
     assert!(stderr.contains("is a Go program, is statically linked"), "{stderr}");
-    if let Some((_, stdout, stderr)) = printed("dynamic", "1", &["-ldflags=-linkmode=external"]) {
-        // Without C code in it even that may come out static.
-        if stdout == "true\n" {
+    // Without C code in it even that may come out static.
+    match printed("dynamic", "1", &["-ldflags=-linkmode=external"]) {
+        Some((_, stdout, stderr)) if stdout == "true\n" => {
             assert!(stderr.contains("is a Go program") && stderr.contains("raw system calls"), "{stderr}");
         }
+        _ => skip("go links nothing dynamically here"),
     }
 }
 

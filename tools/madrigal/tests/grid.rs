@@ -143,7 +143,7 @@ fn from_nothing_to_three_hosts_by_lines_and_by_ssh() {
     assert_eq!((mode(hosts.file("b1", "")), mode(hosts.file("b1", "host.pem"))), (0o700, 0o600));
     hosts.linked("b1", 2);
     assert_eq!((hosts.text("b1"), hosts.text("r")), (hosts.text("a1"), hosts.text("a1")));
-    // All is well, and who has no file of its own is told by the daemon's.
+    // All is well; the other hosts are checked by the reports of their daemons.
     let checked = hosts.json("a1", &["grid", "check"]);
     assert_eq!(checked["state"], "ok", "{checked:#}");
     // A change by hand goes to those that ssh reaches; for the others there is a line.
@@ -182,7 +182,7 @@ fn a_host_gets_a_new_certificate_and_the_earlier_one_is_taken_back() {
     let books = hosts.json("a1", &["ca", "list"]);
     let revoked: Vec<bool> = books.as_array().unwrap().iter().map(|entry| entry["revoked"].is_i64()).collect();
     assert_eq!(revoked, [true, false]);
-    // What ssh says is shown, and what to type when that is over.
+    // The output of ssh is shown, and what to type after it is repaired.
     let words = [
         "ssh me@away: ssh: connect to host away port 22: No route to host",
         "type ssh me@away true",
@@ -224,7 +224,7 @@ fn what_makes_no_sense_is_refused_and_the_file_stays() {
     hosts.bad("b1", 2, &["grid", "join", "m1.AAAA"], &["type the code that madrigal grid add showed"]);
     hosts.bad("a1", 1, &["grid", "reload"], &["no daemon of yours is up"]);
     assert_eq!(hosts.text("a1"), text);
-    // A file that is wrong is told of by line and key, by all that read it, and is not written.
+    // An error in a file is reported by line and key, by all that read it, and the file is not written.
     let wrong = text.replace("hosts.b1", "host.b1");
     std::fs::write(hosts.file("a1", "grid.toml"), &wrong).unwrap();
     let line = 1 + wrong.lines().position(|line| line.starts_with("host.b1")).unwrap();

@@ -67,7 +67,7 @@ fn a_rank_tells_its_peers_paths_and_counters() {
     assert_eq!(told["path"], "shm", "{told}");
     assert!(told["how"].as_str().unwrap().starts_with("inbox"), "{told}");
     assert!(told["long"].as_str().unwrap().contains("shared memory"), "{told}");
-    // Whether single copies work is told, and if not, why.
+    // It is reported whether single copies work, and if not, why.
     let rejected = told["rejected"].as_array().unwrap();
     let refused = rejected.iter().any(|r| r["what"] == "single copy" && !r["why"].as_str().unwrap().is_empty());
     assert!(told["how"] == "inbox, single copy" || refused, "{told}");
@@ -92,7 +92,7 @@ fn a_rank_tells_addresses() {
     assert_eq!(told["path"], "tcp", "{told}");
     assert!(told["how"].as_str().unwrap().contains(" -> "), "{told}");
     assert!(!told["addresses"].as_array().unwrap().is_empty(), "{told}");
-    // Only this driver was asked for: there is nothing nearer that could have been rejected.
+    // Only this driver was requested: there is no nearer one that could have been rejected.
     assert_eq!(told["rejected"], serde_json::json!([]), "{told}");
     drop(job);
 }
@@ -122,7 +122,7 @@ fn what_the_parallel_side_can_do_here_is_told() {
     for name in ["single copy", "/dev/shm", "provider for MPI"] {
         assert!(!tried(name)["detail"].as_str().unwrap().is_empty(), "{info}");
     }
-    // Where it cannot even be tried the sentence says so.
+    // If it cannot even be tried the sentence reports that.
     assert!(tried("single copy")["detail"].as_str().unwrap().contains("process_vm_readv"), "{info}");
     assert!(info["libfabric"]["detail"].as_str().is_some_and(|detail| !detail.is_empty()), "{info}");
     if info["libfabric"]["ok"] == true {

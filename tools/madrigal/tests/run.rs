@@ -127,7 +127,7 @@ fn sleepers(words: &[&str]) -> (Child, Vec<u32>) {
         line.split(' ').map(|pid| pid.parse().unwrap()).collect::<Vec<u32>>()
     });
     let pids = pids.collect();
-    // Until the end: nobody who reads no more is to end it.
+    // Until the end: a reader that closes its end must not end it.
     std::thread::spawn(move || lines.count());
     (child, pids)
 }
@@ -161,7 +161,7 @@ fn a_killed_agent_leaves_nothing() {
     let agents = std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", child.id())).unwrap();
     signal(agents.trim().parse().unwrap(), "KILL");
     assert_eq!(child.wait().unwrap().code(), Some(1));
-    // A process that a rank has started in the background is nobody's child by now.
+    // A process that a rank has started in the background is an orphan by now.
     until("the end of the ranks", || are_gone(&[pids[0], pids[2]]));
     pids.iter()
         .for_each(|pid| drop(Command::new("kill").args(["-9", &pid.to_string()]).stderr(Stdio::null()).status()));

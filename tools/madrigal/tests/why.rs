@@ -106,7 +106,7 @@ fn with_one_end_plain_the_reason_is_named() {
 
 fn a_wrapped_process_without_connections_has_none() {
     let mut cat = Running::start(exec(&["--", "cat"]).stderr(std::process::Stdio::null()));
-    cat.tell("up");
+    cat.send_line("up");
     assert_eq!(cat.line(), "up");
     let (code, stdout, _) = why(&[&cat.pid().to_string()]);
     assert_eq!((code, stdout), (Some(0), format!("process {} (cat): 0 connections, missed_bells 0\n", cat.pid())));
@@ -141,7 +141,7 @@ fn another_users_process_is_told() {
         skip("only root can be another user");
     }
     let mut cat = Running::start(exec(&["--", "cat"]).stderr(std::process::Stdio::null()));
-    cat.tell("up");
+    cat.send_line("up");
     assert_eq!(cat.line(), "up");
     let folder = Folder::new("other");
     let copy = folder.path("madrigal");

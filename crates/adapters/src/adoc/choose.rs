@@ -1,5 +1,5 @@
-//! Which codec is used: of network, compressor and decompressor the slowest decides how fast bytes go, so that one is chosen with which
-//! the slowest is fastest. Arithmetic without a clock: whoever has one says how long things took.
+//! Which codec is used: the slowest of network, compressor and decompressor decides how fast bytes go, so the codec is chosen with which
+//! that one is fastest. Arithmetic without a clock: the caller measures how long things took.
 
 use super::codec::Codec;
 
@@ -29,19 +29,19 @@ const MOST_SKIPPED: u32 = 64;
 const STALE: (u32, u32) = (64, 4096);
 /// Blocks that become so many times shorter or less short than those before, in thousandths, are other data.
 const OTHER: u64 = 1500;
-/// Bytes of a block by a codec of which nothing is known yet here: a mistake costs little.
+/// Bytes of the first block by a codec without measurements here: a mistake costs little.
 pub(super) const TRIAL: usize = 16 << 10;
 
-/// What is known of a codec here.
+/// The measurements of a codec here.
 #[derive(Clone, Copy, Debug)]
 struct Seen {
     /// Bytes a second; and thousandths. 0: not known.
     compress: u64,
     decompress: u64,
     ratio: u64,
-    /// The other end was sent a block, and has not said how fast it decompresses.
+    /// The other end was sent a block, and has not reported how fast it decompresses.
     asked: bool,
-    /// Blocks since it was used, and after how many what is known of it is old.
+    /// Blocks since it was used, and after how many its measurements are old.
     age: u32,
     stale: u32,
     /// It is so old that the next measurement counts alone.
@@ -67,7 +67,7 @@ impl Chooser {
         Self { seen: [seen; LADDER.len()], current: 0, network: 0, skip: 0, skip_next: 1 }
     }
 
-    /// One for data of which nothing is known, on the same network and processors.
+    /// One for unknown data, on the same network and processors.
     pub(super) fn for_other_data(&self) -> Self {
         Self { skip: 0, skip_next: 1, ..self.clone() }
     }
@@ -77,7 +77,7 @@ impl Chooser {
         self.network = rate;
     }
 
-    /// With what the next block is to be compressed, and whether little is known of that.
+    /// The codec of the next block, and whether little is known of it.
     pub(super) fn choose(&mut self) -> (Codec, bool) {
         if self.skip > 0 {
             self.skip -= 1;

@@ -1,4 +1,4 @@
-//! Blocks, shorter: each by itself, so that nothing is kept from one to the next, and none is longer than it says when it comes out again.
+//! Blocks, shorter: each by itself, so that nothing is kept from one to the next. None becomes longer than its header states when decoded.
 
 use std::fmt;
 

@@ -2,14 +2,14 @@
 //!
 //! ```text
 //!   write --> [ up to 128 KiB ] --> raw, lz4, or zstd of the level that is fastest here --> transmit
-//!   front <-- [ block ] <-- decoded, never longer than it says <-- receive
+//!   front <-- [ block ] <-- decoded, never longer than its header states <-- receive
 //! ```
-//! * Nothing waits for more: whatever is there when bytes are asked for is a block. Less than 512 bytes go as they are.
-//! * How fast the network, this end and the other end are decides (`choose.rs`). Whoever has a clock says how long calls took
+//! * Nothing waits for more: what is there when bytes are requested is a block. Less than 512 bytes go as they are.
+//! * The speeds of the network, this end and the other end decide (`choose.rs`). The owner of a clock reports how long calls took
 //!   ([`Adoc::took`]) and how fast the network takes bytes ([`Adoc::set_network`]); until then nothing is compressed.
 //! * What cannot be compressed is found by a sample of 4 KiB of each block, then ever more rarely; for each source by itself
 //!   ([`Adoc::switch`]).
-//! * [`Adoc::secret`]: nothing is compressed, for how long a block becomes tells what is in it.
+//! * [`Adoc::secret`]: nothing is compressed, for the length of a compressed block reveals its content.
 
 mod choose;
 mod codec;
@@ -31,10 +31,10 @@ const BACKLOG: usize = 2 * BLOCK;
 const SMALL: (usize, usize) = (512, TRIAL);
 /// How much of a block is compressed as a sample, to see whether it can be compressed; of blocks that are not shorter than twice that.
 const SAMPLE: usize = 4 << 10;
-/// The other end is told of a speed that differs from what it was told by more than a part of so many.
+/// A speed is reported to the other end if it differs from the last report by more than a part of so many.
 const DIFFERENT: u64 = 8;
 
-/// Sources of which is remembered what becomes of their bytes.
+/// Sources whose compressibility is remembered.
 const SOURCES: usize = 16;
 
 /// One end of a compressed link.
@@ -56,10 +56,10 @@ pub struct Adoc {
     end_sent: bool,
     /// What the call that [`Adoc::took`] is about did.
     did: Option<Did>,
-    /// How fast this end decompresses a codec; and what the other end is to be told of it, and was told.
+    /// How fast this end decompresses a codec: what must be reported to the other end, and what was.
     speed: Option<(Codec, u64)>,
     reported: Option<(Codec, u64)>,
-    /// A header or an encoded block of which a part came.
+    /// A part of a header or of an encoded block.
     partial: Vec<u8>,
     state: Reads,
     /// What can be read, from `read` on.
@@ -146,8 +146,8 @@ impl Adoc {
         self.choosers().for_each(|chooser| chooser.set_network(rate));
     }
 
-    /// What is written from here on is of another source: what becomes of the bytes of one says little of those of another one. To be called
-    /// while nothing waits ([`Adoc::is_empty`]).
+    /// What is written from here on is of another source: the compressibility of one source shows little of another's. Call it while
+    /// nothing waits ([`Adoc::is_empty`]).
     pub fn switch(&mut self, source: u32) {
         if source == self.source {
             return;
@@ -213,7 +213,7 @@ impl Adoc {
         !self.block.is_empty()
     }
 
-    /// A speed of which the other end does not know.
+    /// A speed that the other end does not know.
     fn report(&mut self) -> Option<(Codec, u64)> {
         let (codec, rate) = self.speed?;
         let same = |reported: &(Codec, u64)| reported.0 == codec && reported.1.abs_diff(rate) <= reported.1 / DIFFERENT;

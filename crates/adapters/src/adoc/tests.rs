@@ -71,7 +71,7 @@ proptest! {
                 prop_assert!(taken > 0);
                 rest = &rest[taken..];
                 read.extend(bring(&mut from, &mut to, &mut lengths).unwrap());
-                // What the other end says.
+                // What the other end sends.
                 bring(&mut to, &mut from, &mut lengths).unwrap();
             }
             sent.extend_from_slice(piece);
@@ -165,7 +165,7 @@ fn the_other_end_says_how_fast_it_is_and_is_believed() {
     from.set_network(1_250_000);
     let text = b"a stream of bytes that are not very different, ".repeat(5000);
     let first = sent_for(&mut from, &text);
-    // One small block is tried, and until the other end has said how fast it is all else goes as it is.
+    // One small block is tried; until the other end has reported its speed all else goes as it is.
     assert_eq!((from.counts().blocks - from.counts().raw_blocks, first.len() > text.len() - TRIAL), (1, true));
     let mut rest = &first[..];
     while !rest.is_empty() {

@@ -1,4 +1,4 @@
-//! What the two ends of a compressed link say to each other: eight bytes, and after those of a block its encoded bytes.
+//! What the two ends of a compressed link send each other: eight bytes, and after those of a block its encoded bytes.
 //!
 //! ```text
 //!   0 kind, 1   1 bytes of the block, 3   4 encoded bytes, 4      numbers have their little end first
@@ -16,10 +16,10 @@ pub(super) const HEADER: usize = 8;
 /// The most bytes of a block.
 pub(super) const LONGEST: usize = 1 << 20;
 
-/// What eight bytes say.
+/// A parsed header of eight bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Header {
-    /// A block: how long it is, and how long what follows.
+    /// A block: its length, and the length of what follows.
     Block { codec: Codec, raw: usize, encoded: usize },
     /// Nothing more follows.
     End,

@@ -19,12 +19,12 @@ pub struct Versions {
 /// The adapters that an end has, by name.
 pub type Known = BTreeMap<String, Versions>;
 
-/// What one end says before a link is made.
+/// What one end sends before a link is made.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Offer {
     /// What it wants.
     pub stack: Stack,
-    /// It wants no less than that, or nothing: somebody wrote it.
+    /// It wants no less than that, or nothing: the user configured it.
     pub strict: bool,
     /// The adapters it has; `tls` and `tcp` are none, every end has both.
     pub known: Known,
@@ -51,7 +51,7 @@ pub enum LeftOut {
     /// One end has no such adapter.
     #[error("`{0}` is not known to both ends")]
     Unknown(Element),
-    /// The ends speak no version in common.
+    /// The ends have no version in common.
     #[error("`{element}`: one end speaks versions {}..{}, the other one {}..{}", .low.oldest, .low.newest, .high.oldest, .high.newest)]
     Versions {
         /// The element.
@@ -108,7 +108,7 @@ pub enum Refusal {
     Strict(LeftOut, Stack),
 }
 
-/// What two ends do that make these offers; the same, whichever is whose.
+/// What two ends with these offers do; the same in either order.
 pub fn agree(one: &Offer, other: &Offer) -> Result<Agreed, Refusal> {
     let (one, other) = sorted(one, other);
     let [first, second] = [one, other].map(|offer| (&offer.stack, offer.stack.find("tls").is_some()));
@@ -178,7 +178,7 @@ fn optional(one: &Offer, other: &Offer) -> (BTreeMap<String, u16>, Vec<LeftOut>)
     (versions, left_out)
 }
 
-/// Whether a link can be without it. No `_`: whoever adds an element says it here.
+/// Whether a link can be without it. No `_`: a new element must be added here.
 fn is_optional(element: Element) -> bool {
     match element {
         Element::Adoc | Element::Stripe(_) => true,
@@ -196,7 +196,7 @@ fn least(element: Element, one: &Offer, other: &Offer) -> Element {
     }
 }
 
-/// The two in an order that does not depend on who asks.
+/// The two in an order that does not depend on the caller.
 fn sorted<'a>(one: &'a Offer, other: &'a Offer) -> (&'a Offer, &'a Offer) {
     let key = |offer: &Offer| (offer.stack.to_string(), offer.strict);
     if key(one) <= key(other) { (one, other) } else { (other, one) }

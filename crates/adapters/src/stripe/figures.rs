@@ -8,7 +8,7 @@ const PIECE_TIME: u64 = 25 * MILLISECOND;
 pub(super) const MILLISECOND: u64 = 1_000_000;
 pub(super) const SECOND: u64 = 1000 * MILLISECOND;
 
-/// How fast a stream is, as the acknowledgements of the other end tell.
+/// How fast a stream is, by the acknowledgements of the other end.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(super) struct Figures {
     /// Bytes a second.
@@ -109,7 +109,7 @@ mod tests {
         // 100 Mbit/s carry 1 MB in 80 ms, and 100 MB in 8 s.
         assert!(should_wait(&fast, &slow, 1_000_000, false));
         assert!(!should_wait(&fast, &slow, 100_000_000, false));
-        // Who waits goes on waiting a little.
+        // A waiter goes on waiting a little.
         let edge = fast.carries(slow.trip + slow.deviation - fast.trip) + 200_000;
         assert!(!should_wait(&fast, &slow, edge, false) && should_wait(&fast, &slow, edge, true));
         // Two that are alike do not wait for each other, nor a fast one for a slow one.

@@ -76,7 +76,7 @@ impl Stripe {
         Ok(())
     }
 
-    /// A stream is no more, or is not wanted any more: what the other end does not have of it goes by others at once.
+    /// A stream has ended, or is not wanted any more: what the other end does not have of it goes by others at once.
     pub fn remove(&mut self, lane: Lane) {
         if self.receiver.has(lane) {
             self.sender.remove(lane);
@@ -85,7 +85,7 @@ impl Stripe {
         }
     }
 
-    /// A stream gets no more to carry, at both ends. When it [is over](Self::is_over) it can be closed, and nothing of it was in vain.
+    /// A stream gets no more to carry, at both ends. When it [is over](Self::is_over) it can be closed, and nothing sent on it is lost.
     pub fn retire(&mut self, lane: Lane) {
         self.sender.retire(lane);
     }

@@ -46,7 +46,7 @@ pub(super) struct Out {
     pub(super) stalled: bool,
     /// It was left without work, for a faster one.
     pub(super) waits: bool,
-    /// It gets no more; and whether the other end was told.
+    /// It gets no more; and whether that was sent to the other end.
     pub(super) retired: bool,
     pub(super) reported: bool,
 }
@@ -69,7 +69,7 @@ impl Out {
         }
     }
 
-    /// Pieces of which a part is not acknowledged.
+    /// Pieces that are not acknowledged whole.
     pub(super) fn pieces(&self) -> &VecDeque<Piece> {
         &self.pieces
     }
@@ -92,7 +92,7 @@ impl Out {
         self.pieces.push_back(Piece { from, to, until: self.assigned, at: now, again: false });
     }
 
-    /// What is to be sent of the piece that was begun last.
+    /// The unsent bytes of the piece that was begun last.
     pub(super) fn unsent(&self) -> Option<(u64, u64)> {
         let last = self.pieces.back().filter(|_| self.sent < self.assigned)?;
         Some((last.to - (self.assigned - self.sent), last.to))

@@ -1,4 +1,4 @@
-//! The receiving half: bytes that come by many streams, in any order, into one; and what the other end is told of them.
+//! The receiving half: bytes that come by many streams, in any order, into one; and the acknowledgements sent for them.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -10,12 +10,12 @@ use super::wire::{HEADER, Header};
 use crate::contract::{Broken, Lane};
 use crate::ranges::Ranges;
 
-/// The other end is told of what came after so many bytes, or after this time.
+/// What came is acknowledged after so many bytes, or after this time.
 const ACK_BYTES: u64 = 64 << 10;
 const ACK_TIME: u64 = 10 * MILLISECOND;
-/// More holes than a sender makes, which has no more pieces unacknowledged than 2,048 and a few for each stream.
+/// More holes than a sender makes, whose unacknowledged pieces are at most 2,048 and a few for each stream.
 pub(super) const MOST_HOLES: usize = 4096;
-/// So many of the streams that are gone are spoken of.
+/// How many of the streams that are gone are still reported.
 const MOST_GONE: usize = 32;
 
 #[derive(Debug)]
@@ -40,7 +40,7 @@ pub(super) struct Receiver {
 /// A stream, as the receiver has it.
 #[derive(Debug, Default)]
 struct In {
-    /// A header of which a part came.
+    /// A header, as far as it came.
     header: [u8; HEADER],
     filled: usize,
     /// The bytes of a piece that have not come.
@@ -50,7 +50,7 @@ struct In {
     got: u64,
     acked: u64,
     since: Option<u64>,
-    /// How far it was told by this stream that it may send.
+    /// The last credit sent by this stream.
     credit: u64,
     retired: bool,
 }
@@ -81,7 +81,7 @@ impl Receiver {
         self.lanes.insert(lane, In::default());
     }
 
-    /// A stream is no more; the other end is told how far it came, so that it sends no more than the rest again.
+    /// A stream is gone; the other end is sent how far it came, so that it repeats no more than the rest.
     pub(super) fn remove(&mut self, lane: Lane) {
         if let Some(state) = self.lanes.remove(&lane).filter(|state| state.got > state.acked) {
             self.gone.push_back((lane, state.got));
@@ -95,7 +95,7 @@ impl Receiver {
         self.lanes.contains_key(&lane)
     }
 
-    /// Whether nothing more comes by a stream, and the other end was told of everything.
+    /// Whether nothing more comes by a stream, and everything was acknowledged.
     pub(super) fn is_over(&self, lane: Lane) -> bool {
         self.lanes.get(&lane).is_none_or(|state| state.retired && state.acked == state.got)
     }
@@ -123,7 +123,7 @@ impl Receiver {
         self.came.floor().min(self.end.unwrap_or(u64::MAX)) - self.taken
     }
 
-    /// Takes the front of what came by a stream: how many bytes it was, and what it says for the sender.
+    /// Takes the front of what came by a stream: how many bytes it was, and its header for the sender.
     pub(super) fn handle(&mut self, now: u64, lane: Lane, bytes: &[u8]) -> Result<(usize, Option<Header>), Broken> {
         let state = self.lanes.get_mut(&lane).ok_or(Broken::Lane(lane))?;
         if state.from < state.to {
@@ -218,9 +218,9 @@ impl Receiver {
             Header::Got { lane, count: state.got }.write(lane, out);
             (state.acked, state.since) = (state.got, None);
         }
-        // Each stream tells it: one of them may be about to fail.
+        // Each stream carries it: one of them may be about to fail.
         if due || credit >= state.credit + step {
-            // Behind the end there is nothing to be sent.
+            // Behind the end nothing is sent.
             let window = u32::try_from(credit.saturating_sub(position)).unwrap_or(u32::MAX);
             Header::Credit { position, window }.write(lane, out);
             state.credit = credit;

@@ -10,11 +10,11 @@ use super::wire::{HEADER, Header, LONGEST};
 use crate::contract::{Broken, Lane};
 use crate::ranges::{Ranges, Spans};
 
-/// How far one may send before the other end has said anything; every receiver has room for it.
+/// How far one may send before the other end has sent anything; every receiver has room for it.
 pub(super) const FIRST_CREDIT: u64 = 256 << 10;
 /// The most pieces that are not acknowledged.
 const MOST_PIECES: usize = 2048;
-/// What a stream of which nothing is known may have unacknowledged, beside others.
+/// What a stream without measurements may have unacknowledged, beside others.
 const TRIAL: u64 = 64 << 10;
 /// The least that may wait for a stream to take it.
 const QUEUE: u64 = 256 << 10;
@@ -65,7 +65,7 @@ impl Sender {
         self.lanes.insert(lane, Out::new(now));
     }
 
-    /// A stream is no more: others carry what the other end has not said it has.
+    /// A stream is gone: others carry what the other end has not acknowledged.
     pub(super) fn remove(&mut self, lane: Lane) {
         if let Some(out) = self.lanes.remove(&lane) {
             out.pieces().iter().filter(|piece| !piece.again).for_each(|piece| self.again.insert(piece.from, piece.to));
@@ -193,7 +193,7 @@ impl Sender {
         let most = (to - from).min(end.saturating_sub(out.len()) as u64);
         let bytes = match self.done.floor().saturating_sub(from).min(most) {
             0 => self.store.read(from, most),
-            // The other end has had these by another stream, and does not look at them.
+            // The other end has had these by another stream, and drops them.
             had => NOTHING.get(..usize::try_from(had).unwrap_or(CHUNK).min(CHUNK)).unwrap_or_default(),
         };
         out.extend_from_slice(bytes);
@@ -313,7 +313,7 @@ impl Sender {
         best.is_some_and(|best| figures::should_wait(best, own, left, state.waits))
     }
 
-    /// Where nothing else is to be sent and this is the fastest stream: the first piece that another one will not bring soon.
+    /// If nothing else must be sent and this is the fastest stream: the first piece that another one will not bring soon.
     fn late_piece(&mut self, now: u64, lane: Lane) -> Option<(u64, u64)> {
         let own = self.lanes.get(&lane)?.figures;
         if !own.are_known() || self.others(lane).any(|other| other.trip < own.trip) {

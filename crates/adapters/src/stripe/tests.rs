@@ -67,7 +67,7 @@ fn what_nobody_may_send_is_refused_by_name() {
     );
     let holes: Vec<Header> = (0..5000).map(|hole| data(2 * hole + 1, 2 * hole + 2)).collect();
     assert_eq!(refused(A, &holes), Broken::Holes(4096));
-    // What is said of a stream that is gone, or never was, changes nothing.
+    // A report about a stream that is gone, or never was, changes nothing.
     assert_eq!(stripe(&[A]).receive(0, A, &encoded(A, &[Header::Got { lane: B, count: 1 }])), Ok(HEADER));
 }
 

@@ -1,4 +1,4 @@
-//! What the two ends of a stripe say to each other: sixteen bytes, and after those of data the bytes.
+//! What the two ends of a stripe send each other: sixteen bytes, and after those of data the bytes.
 //!
 //! ```text
 //!   0 offset, 8   8 length, 4   12 kind, 1   13 stream, 3          numbers have their little end first
@@ -18,7 +18,7 @@ pub(super) const LONGEST: u64 = 1 << 20;
 /// Numbers of streams are less.
 pub(super) const LANES: u32 = 1 << 24;
 
-/// What sixteen bytes say.
+/// A parsed header of sixteen bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Header {
     /// Bytes of the link from `from` to `to` follow.
@@ -37,7 +37,7 @@ impl Header {
     /// Adds its bytes, to go by that stream.
     pub(super) fn write(self, by: Lane, out: &mut Vec<u8>) {
         let (kind, lane, first, second) = match self {
-            // No piece is longer than its length can say.
+            // No piece is longer than its length field holds.
             Self::Data { from, to } => (DATA, by, from, u32::try_from(to - from).unwrap_or(0)),
             Self::End { at } => (END, by, at, 0),
             Self::Credit { position, window } => (CREDIT, by, position, window),
@@ -130,7 +130,7 @@ mod tests {
         ] {
             assert!(matches!(Header::read(wrong, BY), Err(Broken::Header { adapter: "stripe", .. })), "{wrong:?}");
         }
-        // The other end's last byte but one is the end of what numbers can say.
+        // The other end's last byte but one is the end of what numbers can express.
         assert!(Header::read(with(10, 0x10, with(8, 0, data)), BY).is_ok());
     }
 }

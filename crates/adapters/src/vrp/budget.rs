@@ -102,7 +102,7 @@ mod tests {
 
     use super::*;
 
-    /// Whether of any window, and of all, no more is lost than may be.
+    /// Whether the losses of every window, and of all bytes, are within the tolerance.
     fn holds(lost: &[bool], sent: usize, class: Class) -> bool {
         let count = |bytes: &[bool]| bytes.iter().filter(|lost| **lost).count() as u64;
         let fits = |n: u64, of: u64| n * 1000 <= u64::from(class.tolerance) * of;

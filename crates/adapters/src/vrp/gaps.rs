@@ -1,4 +1,4 @@
-//! What is missing: seen by later pieces, then lost, then asked for.
+//! What is missing: seen by later pieces, then lost, then requested.
 
 use std::collections::VecDeque;
 
@@ -19,7 +19,7 @@ pub(super) struct Gap {
 pub(super) struct Gaps {
     /// With the datagram that showed it, and when.
     seen: VecDeque<(u64, u64, Gap)>,
-    /// With when it was asked for.
+    /// With the time of the request.
     asked: VecDeque<(u64, Gap)>,
     highest: u64,
     round_trip: u64,
@@ -34,7 +34,7 @@ impl Gaps {
         self.round_trip = round_trip.max(MILLISECOND);
     }
 
-    /// A datagram came whose number has that low end; the number, which is near the highest (RFC 9000, appendix A.3).
+    /// A datagram came whose number has that low end; returns the number, which is near the highest (RFC 9000, appendix A.3).
     pub(super) fn note(&mut self, low: u32) -> u64 {
         const HALF: u64 = 1 << 31;
         let near = self.highest & !u64::from(u32::MAX) | u64::from(low);
@@ -52,7 +52,7 @@ impl Gaps {
         self.seen.push_back((number.unwrap_or(u64::MAX), now, gap));
     }
 
-    /// It was asked for.
+    /// It was requested.
     pub(super) fn ask(&mut self, now: u64, gap: Gap) {
         self.asked.push_back((now, gap));
     }
@@ -79,7 +79,7 @@ impl Gaps {
         self.round_trip / 8 + 2 * MILLISECOND
     }
 
-    /// What was asked for may be lost again.
+    /// What was requested may be lost again.
     fn again_after(&self) -> u64 {
         self.round_trip * 3 / 2 + 20 * MILLISECOND
     }

@@ -9,7 +9,7 @@ use crate::ranges::Ranges;
 
 /// Messages of a class may be so many behind the oldest that is not read.
 const MOST_AHEAD: u32 = 1 << 20;
-/// So many bytes are given up, or asked for, at a time.
+/// So many bytes are given up, or requested, at a time.
 const CHUNK: u32 = 4096;
 
 /// What becomes of a message.
@@ -60,7 +60,7 @@ impl Incoming {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Fate {
     GivenUp,
-    /// They must come, or too much would be lost; or nobody knows of which messages they are.
+    /// They must come, or too much would be lost; or it is unknown of which messages they are.
     Wanted,
 }
 
@@ -77,7 +77,7 @@ pub(super) struct Flow {
     unread: BTreeSet<u32>,
     /// Which message begins where.
     begins: BTreeMap<u64, u32>,
-    /// What came, or will not; and behind the last byte of which that is known.
+    /// What came, or will not; and the end behind its last byte.
     known: Ranges,
     top: u64,
 }
@@ -228,7 +228,7 @@ impl Flow {
         Fate::GivenUp
     }
 
-    /// The message that these bytes are all of, of which nothing came; if the ones before it and behind it are known.
+    /// The message that these bytes are all of, if nothing of it came and the ones before it and behind it are known.
     pub(super) fn between(&self, class: u8, from: u64, to: u64) -> Option<About> {
         let before = self.begins.range(..from).next_back().map(|(_, id)| *id + 1);
         let message = before.unwrap_or(self.next);

@@ -1,4 +1,4 @@
-//! Loss-tolerant messages (VRP): a network that loses packets carries them at its own rate, for not everything that is lost is sent again.
+//! Loss-tolerant messages (VRP): a network that loses packets carries them at its own rate, for not every loss is sent again.
 //!
 //! ```text
 //!   send    --> [ Sender ] --- datagrams: pieces of messages --------------> [ Receiver ] --> take
@@ -6,15 +6,15 @@
 //!   settled <-- [        ] <-- control: what is wanted, settled, read ------ [          ]
 //! ```
 //! Below there is what QUIC gives (RFC 9221): datagrams, which come or do not, in any order, and a reliable stream of bytes each way, the
-//! control stream. How much may be sent, and when, its congestion control says, and not this.
+//! control stream. Its congestion control decides how much may be sent, and when.
 //!
-//! * A message arrives whole but for pieces, each of which is lost whole; both ends are told of the same ones. Its front may be what must
-//!   come ([`Class::must`]).
-//! * A [`Class`] says how much may be lost ([`Class::tolerance`]): of any [`Class::window`] bytes that follow each other, and of all that was
-//!   sent, never more. The receiver decides: it sees first what is missing, and what it gives up nobody waits for. What is lost beyond that it
-//!   asks for.
-//! * A message may have a deadline. What would come too late is not sent again; where too much of it is lost then, the whole message
-//!   fails, and both ends are told.
+//! * A message arrives whole but for pieces, each of which is lost whole; both ends get the same list. Its front may be what must come
+//!   ([`Class::must`]).
+//! * A [`Class`] states how much may be lost ([`Class::tolerance`]): of any [`Class::window`] bytes that follow each other, and of all that
+//!   was sent, never more. The receiver decides: it sees first what is missing, and does not wait for what it gives up. What is lost beyond
+//!   that it requests.
+//! * A message may have a deadline. What would come too late is not sent again. If too much of it is lost then, the whole message fails,
+//!   and both ends are notified.
 //! * The messages of a class arrive in order; those of two classes do not wait for each other.
 //! * Nothing here blocks, reads a clock, or holds more than it was made with, whatever a peer sends.
 
@@ -63,8 +63,8 @@ pub struct Class {
     /// Pieces begin at a multiple of it behind the bytes that must come: the length of a record, so that records are lost whole. Up to
     /// [`MOST_GRANULARITY`].
     pub granularity: u32,
-    /// So many bytes at the front of each message are never lost. Few of them ([`MOST_REPEATED`]) go three times while something is lost, so
-    /// that hardly anybody waits for them either.
+    /// So many bytes at the front of each message are never lost. Few of them ([`MOST_REPEATED`]) go three times while something is lost,
+    /// so that they hardly ever delay a reader either.
     pub must: u32,
 }
 
@@ -90,7 +90,7 @@ impl Class {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Broken {
-    /// What nobody may send.
+    /// A frame that is never allowed.
     #[error("vrp: the peer sent a frame of kind {0} that is none")]
     Frame(u8),
     /// A class that the connection does not have.
@@ -114,15 +114,15 @@ pub enum Broken {
         /// The most.
         window: u64,
     },
-    /// It does not take what it is told.
+    /// It does not read what it is sent.
     #[error("vrp: the peer does not read its control stream: {0} bytes wait")]
     Deaf(usize),
-    /// Read was what was not sent.
+    /// A report of more bytes read than were sent.
     #[error("vrp: the peer has read {got} of {sent} bytes, it says")]
     Unsent {
-        /// What it says.
+        /// What it claims.
         got: u64,
-        /// What it may say.
+        /// What it may claim.
         sent: u64,
     },
 }

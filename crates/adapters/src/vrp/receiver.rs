@@ -1,12 +1,12 @@
-//! The end that receives messages: puts pieces together, decides of what is missing, and hands over what is settled, in order.
+//! The end that receives messages: puts pieces together, decides what to do about missing ones, and delivers what is settled, in order.
 //!
 //! ```text
 //!   bytes   missing --(later ones came, or time passed)--> lost --(may be given up)--> given up --+
 //!              |                                            |  ^                                  +--> the message is done
-//!              |                                      asked for  +--(and lost again)              |
+//!              |                                      requested  +--(and lost again)              |
 //!              +--------------------(they come)-----------------------------------> there --------+
 //! ```
-//! What the sender says will not come is given up, or the message fails.
+//! What the sender reports as not coming is given up, or the message fails.
 
 use super::gaps::{Gap, Gaps};
 use super::incoming::{Fate, Flow, State, Taken};
@@ -37,7 +37,7 @@ pub struct Receiver {
     /// The flow that is read next.
     next_flow: usize,
     window: u64,
-    /// What is not read, what was, and what the sender was told of that.
+    /// What is not read, what was, and what of that was reported to the sender.
     held: u64,
     taken: u64,
     reported: u64,
@@ -108,7 +108,7 @@ impl Receiver {
         wire::each(bytes, |frame| self.handle(now, frame))
     }
 
-    /// The sender said so.
+    /// A frame of the sender.
     pub(super) fn handle(&mut self, now: u64, frame: Frame) -> Result<(), Broken> {
         match frame {
             Frame::Skip { about, from, to } => self.skip(now, about, from, to)?,
@@ -220,7 +220,7 @@ impl Receiver {
         }
         let flow = &mut self.flows[usize::from(class)];
         let (mut at, mut fate) = (from, Fate::GivenUp);
-        // A message of which nothing was known may be longer than what is decided on together.
+        // An unknown message may be longer than what is decided on at a time.
         while let Some((first, last)) = flow.missing(at, to) {
             at = last;
             if flow.lose(first, last) == Fate::Wanted {
@@ -249,7 +249,7 @@ impl Receiver {
         Ok(())
     }
 
-    /// A message was read: the sender is told now and then, and may send as much more.
+    /// A message was read: the sender gets a report now and then, and may send as much more.
     fn free(&mut self, charge: u64) {
         self.held -= charge;
         self.taken += charge;

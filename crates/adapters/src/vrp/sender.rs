@@ -1,4 +1,4 @@
-//! The end that sends messages: cuts them into pieces, and sends again what the receiver asks for.
+//! The end that sends messages: cuts them into pieces, and sends again what the receiver requests.
 //!
 //! ```text
 //!   a piece   unsent --> sent --(done: the receiver has it, or gave it up)--> gone
@@ -7,7 +7,7 @@
 //!               |          +--(wanted, too late)-+
 //!               +--(the deadline comes)----------+--> skipped: the receiver gives it up, or the message fails
 //! ```
-//! Behind the last datagrams no later ones show that they are missing: the receiver is told by the control stream how far pieces were sent.
+//! Behind the last datagrams no later ones show that they are missing: the control stream reports how far pieces were sent.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -16,7 +16,7 @@ use super::{Broken, Class, LEAST_WINDOW, LONGEST, Lost, MOST_CLASSES, MOST_CONTR
 use crate::ranges::Spans;
 
 const MILLISECOND: u64 = 1_000_000;
-/// The receiver is told of the last datagrams so long behind them.
+/// The last datagrams are reported to the receiver so long behind them.
 const TAIL: u64 = 10 * MILLISECOND;
 /// What must come is repeated for so long after something was lost.
 const LOSSY: u64 = 10_000 * MILLISECOND;
@@ -31,7 +31,7 @@ const FULL_CONTROL: usize = 256 << 10;
 pub struct Message {
     /// Its bytes: one at least, [`LONGEST`] at most.
     pub bytes: Vec<u8>,
-    /// When it is to be there, by the clock of all calls. `None`: it may take as long as it takes.
+    /// When it must be there, by the clock of all calls. `None`: it may take any time.
     pub deadline: Option<u64>,
 }
 
@@ -72,11 +72,11 @@ struct Outgoing {
     deadline: u64,
     /// Behind the last byte that was ever sent.
     next: u32,
-    /// The receiver has room for it, and may be told of it.
+    /// The receiver has room for it, and may get frames about it.
     begun: bool,
     /// Its deadline has passed: nothing more of it is sent.
     expired: bool,
-    /// What is to be sent again.
+    /// What must be sent again.
     again: Spans,
 }
 
@@ -95,17 +95,17 @@ struct Flow {
 #[derive(Debug)]
 pub struct Sender {
     flows: Vec<Flow>,
-    /// Messages of which something was never sent, oldest first; and those of which something goes again.
+    /// Messages with parts that were never sent, oldest first; and those with parts that go again.
     unsent: VecDeque<(u8, u32)>,
     again: VecDeque<(u8, u32)>,
     /// Messages whose front is repeated: from which datagram on, and how often.
     repeats: VecDeque<(u64, u8, u32, u32)>,
-    /// By when each message has to be there.
+    /// When each message must be there.
     deadlines: BTreeSet<(u64, u8, u32)>,
     /// The next datagram's number, and when the last one went.
     number: u64,
     last_sent: u64,
-    /// When the receiver was told how far pieces were sent, of which it knows by no later one.
+    /// When a report of how far pieces were sent went to the receiver, if no later datagram shows it.
     reported_at: Option<u64>,
     /// Until then what must come is repeated.
     lossy_until: u64,
@@ -179,7 +179,7 @@ impl Sender {
         Ok(id)
     }
 
-    /// What became of the next message of which that is known; each is told of once.
+    /// The outcome of the next settled message; each is returned once.
     pub fn settled(&mut self) -> Option<Settled> {
         self.settled.pop_front()
     }
@@ -217,7 +217,7 @@ impl Sender {
         wire::each(bytes, |frame| self.handle(now, frame))
     }
 
-    /// The receiver said so.
+    /// A frame of the receiver.
     pub(super) fn handle(&mut self, now: u64, frame: Frame) -> Result<(), Broken> {
         match frame {
             Frame::Want { class, from, to } => self.want(now, class, from, to),
@@ -264,8 +264,8 @@ impl Sender {
         self.flows.get_mut(usize::from(class))?.messages.get_mut(&id)
     }
 
-    /// Adds a piece of up to `room` bytes, of `most` that a datagram has: what goes again, then what is repeated, then what was never sent. A
-    /// message that fits into a datagram is not spread over two, each of which may be lost.
+    /// Adds a piece of up to `room` bytes, of `most` that a datagram has: what goes again, then what is repeated, then what was never sent.
+    /// A message that fits into a datagram is not spread over two, each of which may be lost.
     fn piece(&mut self, now: u64, (room, most): (usize, usize), out: &mut Vec<u8>) -> bool {
         let Some((class, id, from, end)) =
             self.next_again().or_else(|| self.next_repeat()).or_else(|| self.next_unsent())
@@ -347,7 +347,7 @@ impl Sender {
         None
     }
 
-    /// The receiver has room for a message, and may be told of it; false: not now.
+    /// Begins a message if the receiver has room for it: frames about it may then go. False: not now.
     fn begin(&mut self, class: u8, id: u32) -> bool {
         let (credit, charged, waiting) = (self.credit, self.charged, self.control.len());
         let flow = &mut self.flows[usize::from(class)];
@@ -367,7 +367,7 @@ impl Sender {
 
     // --- what is lost ---------------------------------------------------------------------------------------------------------
 
-    /// When the receiver is to be told how far pieces were sent. `None`: nothing is under way, or something goes on.
+    /// When the report of how far pieces were sent is due. `None`: nothing is under way, or something goes on.
     fn tail_due(&self) -> Option<u64> {
         let waits = |flow: &Flow| flow.last.is_some_and(|id| flow.messages.contains_key(&id));
         self.flows.iter().any(waits).then(|| match self.reported_at {
@@ -381,7 +381,7 @@ impl Sender {
         let Some(message) = self.flows[usize::from(class)].messages.get_mut(&id) else { return };
         message.expired = true;
         if !message.begun {
-            // The receiver is told when it has room for it.
+            // It is reported when the receiver has room for it.
             return;
         }
         let mut left = vec![(message.next, message.about.total)];
@@ -408,7 +408,7 @@ impl Sender {
             if message.expired || now.saturating_add(patience) >= message.deadline {
                 skip(message, span, &mut self.control);
             } else {
-                // One that has more to be sent again is listed: a peer that asks often makes nothing longer.
+                // A message with more to repeat is listed already: frequent requests make the list no longer.
                 if message.again.is_empty() {
                     self.again.push_back((class, *id));
                 }
@@ -444,7 +444,7 @@ impl Sender {
     }
 }
 
-/// The receiver is told that these bytes will not come.
+/// Reports to the receiver that these bytes will not come.
 fn skip(message: &mut Outgoing, (from, to): (u32, u32), control: &mut Vec<u8>) {
     message.next = message.next.max(to);
     Frame::Skip { about: message.about, from, to }.write(control);

@@ -1,5 +1,6 @@
-//! Both ends over a network that loses, delays, doubles and reorders datagrams, in a time of its own. Each schedule follows from one number,
-//! which a failure names: `SEED=4711 cargo test -p madrigal-adapters vrp::simulation` runs that one alone. `SCHEDULES=1000000` runs as many.
+//! Both ends over a network that loses, delays, doubles and reorders datagrams, in a time of its own. Each schedule follows from one
+//! number, which a failure names: `SEED=4711 cargo test -p madrigal-adapters vrp::simulation` runs that one alone. `SCHEDULES=1000000` runs
+//! as many.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -198,7 +199,7 @@ impl World {
         }
     }
 
-    /// Both ends say the same of each message, and of each class no more is lost than may be.
+    /// Both ends report the same of each message, and of each class no more is lost than may be.
     fn judge(&self) {
         for (record, class) in self.record.iter().zip(&self.classes) {
             let mut lost = Vec::new();
@@ -332,7 +333,7 @@ fn tolerance_is_from_none_to_all() {
     }
 }
 
-/// A peer that says anything gets a reason, and makes nobody hold more than there is room for.
+/// A peer that sends anything gets a reason, and makes no end hold more than there is room for.
 #[test]
 fn a_lying_peer_is_refused() {
     madrigal_seeds::run(300, |seed| {
@@ -356,7 +357,7 @@ fn a_lying_peer_is_refused() {
     });
 }
 
-/// What each frame may say, and what not.
+/// What each frame may contain, and what not.
 #[test]
 fn what_cannot_be_is_named() {
     let control = |frame: wire::Frame| {

@@ -1,4 +1,4 @@
-//! What the two ends say to each other. Numbers have their little end first.
+//! What the two ends send each other. Numbers have their little end first.
 //!
 //! ```text
 //! a datagram  the low end of its number, 4   then pieces, each:
@@ -9,7 +9,7 @@
 //!   reach   2   class, 1   message, 4   length, 4   begin, 8   0, 4      to, 4         so far pieces were sent
 //!
 //! control, of the receiver
-//!   want    3   class, 1   from, 8   to, 8                                             these bytes of the class are to come again
+//!   want    3   class, 1   from, 8   to, 8                                             these bytes of the class must come again
 //!   done    4   class, 1   message, 4   spans, 2   for each: from, 4   to, 4           it is whole but for these
 //!   failed  5   class, 1   message, 4                                                  nothing of it is read
 //!   credit  6   class, 1   bytes that were read of all classes, 8
@@ -179,7 +179,7 @@ impl Frame {
         }
     }
 
-    /// Whether a sender says so, to a receiver.
+    /// Whether it is a frame of a sender, to a receiver.
     pub(super) fn is_senders(&self) -> bool {
         matches!(self, Self::Skip { .. } | Self::Reach { .. })
     }

@@ -7,7 +7,7 @@ use rustix::io::Errno;
 
 use crate::socket::{self, Recv};
 
-/// Copies standard input to a connection, and the connection to standard output, until that has ended.
+/// Copies standard input to a connection, and the connection to standard output, until the connection has ended.
 pub fn carry(socket: &OwnedFd) -> Result<(), Errno> {
     let (input, output) = (rustix::stdio::stdin(), rustix::stdio::stdout());
     let mut there = Direction::default();

@@ -63,7 +63,7 @@ pub fn stop(runtime: &Runtime) -> Result<(), ClientError> {
     Err(ClientError::Broken(Errno::TIMEDOUT))
 }
 
-/// Has the daemon read its grid.toml again; what is new in it.
+/// Makes the daemon read its grid.toml again. Returns the changes.
 pub fn reload(runtime: &Runtime) -> Result<Reloaded, ClientError> {
     let (_, body) = request(runtime, &wire::frame(wire::RELOAD, b""))?;
     serde_json::from_slice(&body).map_err(|error| ClientError::Nonsense(error.to_string()))
@@ -81,15 +81,15 @@ pub fn connect(runtime: &Runtime, host: &str, port: u16) -> Result<OwnedFd, Clie
     Ok(request(runtime, &wire::json(wire::CONNECT, &target))?.0)
 }
 
-/// Has connections to local port `from` (0: any that is free) carried to a port of a host, as long as the returned descriptor is open;
-/// and which port it is.
+/// Forwards connections from local port `from` (0: any free port) to a port of a host, as long as the returned descriptor is open. Returns
+/// the local port, too.
 pub fn forward(runtime: &Runtime, from: u16, host: &str, port: u16) -> Result<(OwnedFd, u16), ClientError> {
     let target = Target { host: host.to_owned(), port, from, ..Target::default() };
     begin_forward(runtime, &target)
 }
 
-/// As [`forward`], of datagrams: of a thousand bytes `tolerance` may be lost, and what waits for more than `within_ms` milliseconds is
-/// dropped.
+/// As [`forward`], for datagrams: of a thousand bytes `tolerance` may be lost. A datagram that waits for more than `within_ms`
+/// milliseconds is dropped.
 pub fn forward_datagrams(
     runtime: &Runtime,
     from: u16,
@@ -118,12 +118,12 @@ pub fn why(runtime: &Runtime, from: &str, to: &str, port: Option<u16>) -> Result
     ask_daemon(runtime, from, Question::Why { to: to.to_owned(), port })
 }
 
-/// The state of a host, and of its ways to another one, as its daemon finds them.
+/// The state of a host, and of its ways to another host, as its daemon reports them.
 pub fn examine(runtime: &Runtime, host: &str, to: Option<&str>) -> Result<Examination, ClientError> {
     ask_daemon(runtime, host, Question::Check { to: to.map(str::to_owned) })
 }
 
-/// What a link of a stack from one host to another carries, in so many milliseconds: with text, or with what cannot be compressed.
+/// Measures what a link of a stack carries from one host to another in so many milliseconds: of text, or of incompressible bytes.
 pub fn try_stack(
     runtime: &Runtime,
     (from, to): (&str, &str),
@@ -134,7 +134,7 @@ pub fn try_stack(
     ask_daemon(runtime, from, Question::Trial { to: to.to_owned(), stack: stack.to_owned(), text, milliseconds })
 }
 
-/// Asks the daemon of a host.
+/// Sends a question to the daemon of a host.
 fn ask_daemon<T: serde::de::DeserializeOwned>(
     runtime: &Runtime,
     host: &str,

@@ -109,7 +109,7 @@ impl Daemon {
         self.reply(token, &answer);
     }
 
-    /// Answers a client. Returns whether its socket took the answer, or has begun to.
+    /// Answers a client. Returns whether its socket took the answer, or a first part of it.
     pub(crate) fn reply(&mut self, token: Token, answer: &Result<Vec<u8>, String>) -> bool {
         let now = self.now;
         let Some(client) = self.clients.get_mut(&token) else { return false };

@@ -1,7 +1,7 @@
-//! The description of the grid (grid.toml) as the daemon has it: where it was read, and what another reading of it changes.
+//! The daemon's copy of the grid's description (grid.toml): the path of its file, and the changes that a new reading makes.
 //!
-//! A host keeps its index as long as the daemon is up, whatever stands before it in the file by now: links, streams and programs know it by
-//! its index. One that was removed leaves its place empty; a new one comes behind all others.
+//! A host keeps its index while the daemon is up, even if its position in the file changes: links, streams and programs refer to it by
+//! index. A removed host leaves its place empty. A new host is appended.
 
 use std::fmt;
 use std::os::unix::net::UnixStream;
@@ -11,16 +11,16 @@ use serde::{Deserialize, Serialize};
 
 use crate::grid::{GONE, Grid, Host, MOST_HOSTS};
 
-/// What is new in a description.
+/// The changes that a new description makes.
 #[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Default, Debug)]
 pub struct Reloaded {
     /// Hosts.
     pub added: Vec<String>,
     /// Hosts.
     pub removed: Vec<String>,
-    /// Hosts of which something else is said.
+    /// Hosts whose entry (except `ssh`) or site changed.
     pub changed: Vec<String>,
-    /// Something else is said of sites, or by rules.
+    /// Sites, rules, or the settings of the whole grid changed.
     pub rules: bool,
 }
 
@@ -35,17 +35,17 @@ impl fmt::Display for Reloaded {
     }
 }
 
-/// The most places of hosts that were ever in a description since the daemon was started.
+/// The most places of hosts, including removed ones, since the daemon was started.
 const MOST_PLACES: usize = 2 * MOST_HOSTS;
 
-/// Where the description is, and when it is read again.
+/// The file of the description, and when it is read again.
 pub(crate) struct Source {
     pub(crate) file: Option<PathBuf>,
     /// Readable when SIGHUP has come.
     pub(crate) hangups: Option<UnixStream>,
-    /// When SIGHUP has it read again; never: `u64::MAX`.
+    /// When it is read again because of a SIGHUP that came; none came: `u64::MAX`.
     pub(crate) due: u64,
-    /// Before this, SIGHUP does not.
+    /// The earliest time of the next reading because of SIGHUP.
     pub(crate) not_before: u64,
 }
 
@@ -55,7 +55,7 @@ impl Default for Source {
     }
 }
 
-/// What another description says anew.
+/// The changes from one description to another.
 pub(crate) fn compare(old: &Grid, new: &Grid) -> Reloaded {
     let site = |grid: &Grid, host: &Host| grid.sites.get(host.site).cloned();
     let settings = |grid: &Grid, host: &Host| {
@@ -83,7 +83,7 @@ pub(crate) fn compare(old: &Grid, new: &Grid) -> Reloaded {
     }
 }
 
-/// The new description with every host in the place that it had in the old one. An error: there are too many places.
+/// The new description, with every host at the index that it had in the old one. Fails if there are too many places.
 pub(crate) fn in_old_places(old: &Grid, new: Grid) -> Result<Grid, String> {
     let gone = |name: &str| format!("{name}{GONE}");
     let mut hosts: Vec<Host> = old.hosts.iter().map(left).collect();
@@ -149,7 +149,7 @@ mod tests {
         assert!(merged.hosts[1].is_gone() && merged.host("a2").is_none());
         assert_eq!(merged.rules[0].hosts, [2, 3]);
         assert_eq!(merged.sites[merged.hosts[2].site].name, "b");
-        // Who comes back has its place again; nothing is new in the same file.
+        // A host that is added again gets its old place; the same file changes nothing.
         let back = in_old_places(&merged, grid("[site.a]\nhosts = { a2 = [], a1 = [], c1 = [] }\n")).unwrap();
         assert_eq!(names(&back), ["a1", "a2", "b1!", "a0!", "c1"]);
         assert_eq!(compare(&merged, &grid(text)), Reloaded::default());
@@ -166,7 +166,7 @@ mod tests {
         assert!(
             changes.is_some_and(|changes| changes.contains("type madrigal down")) && held.hosts.len() == MOST_PLACES
         );
-        // Those that it knew may come back.
+        // Hosts that have a place already may be added again.
         assert!(in_old_places(&held, grid("[site.a]\nhosts = { a1 = [], h7 = [] }\n")).is_ok());
     }
 }

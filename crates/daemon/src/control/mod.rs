@@ -1,4 +1,4 @@
-//! Control: what commands ask of the daemon, and the directory where they meet it.
+//! Control: the requests of commands to the daemon, and the runtime directory with the control socket.
 //!
 //! ```text
 //!  runtime              the directory, its lock and the control socket's path

@@ -103,7 +103,7 @@ impl Daemon {
         }
     }
 
-    /// Ends a check, and answers with what is known.
+    /// Ends a check, and answers with the results so far.
     pub(crate) fn end_check(&mut self, id: Token) {
         let Some(check) = self.remove_check(id) else { return };
         let tried = check.tries.into_iter().map(|one| Tried {

@@ -1,5 +1,4 @@
-//! grid.toml is read again while the daemon runs: at SIGHUP, and when a client asks for it. What is wrong in it is reported, and everything
-//! stays as it was.
+//! Reads grid.toml again while the daemon runs: at SIGHUP, and when a client requests it. An error in it is reported, and nothing changes.
 
 use std::io::Read as _;
 use std::net::SocketAddr;
@@ -18,7 +17,7 @@ use crate::poll::Token;
 use crate::units::MILLISECOND;
 use crate::{socket, start};
 
-/// The least time from one reading for SIGHUP to the next. Those that come meanwhile count as one.
+/// The least time between two readings because of SIGHUP. Signals that come meanwhile count as one.
 const HANGUP_PAUSE: u64 = 200 * MILLISECOND;
 /// Why a link ends: its peer was removed.
 const TAKEN_OUT: &str = "it is no host of the grid any more";
@@ -26,12 +25,13 @@ const TAKEN_OUT: &str = "it is no host of the grid any more";
 const MUST_BE_ENCIPHERED: &str = "links with it must be enciphered by now";
 
 impl Daemon {
-    /// From where the description came.
+    /// Sets the file of the description.
     pub fn reads(&mut self, file: &Path) {
         self.source.file = std::path::absolute(file).ok();
     }
 
-    /// From now on SIGHUP has the description read again. A socket, so that none is missed between two sleeps.
+    /// From now on SIGHUP makes the daemon read the description again. The handler writes to a socket, so that no signal is missed between
+    /// two sleeps.
     pub(crate) fn heed_hangups(&mut self) -> Result<(), Errno> {
         let of = |error: std::io::Error| Errno::from_io_error(&error).unwrap_or(Errno::IO);
         let (ours, handlers) = UnixStream::pair().map_err(of)?;
@@ -44,7 +44,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// SIGHUP came, once or many times. The description is read in this pass, or a while after the last time.
+    /// SIGHUP came, once or many times. The description is read in this pass, but not before [`HANGUP_PAUSE`] after the last reading.
     pub(crate) fn handle_hangups(&mut self) {
         let mut hangups = self.source.hangups.as_ref();
         let came = hangups.as_mut().is_some_and(|hangups| matches!(hangups.read(&mut [0; 4096]), Ok(1..)));
@@ -53,16 +53,16 @@ impl Daemon {
         }
     }
 
-    /// Reads the description again, if SIGHUP asked for it.
+    /// Reads the description again, if a reading because of SIGHUP is due.
     pub(crate) fn reload_after_hangups(&mut self) {
         if self.source.due <= self.now {
             (self.source.due, self.source.not_before) = (u64::MAX, self.now + HANGUP_PAUSE);
-            // What is wrong stands in the log.
+            // `reload` has logged the error.
             let _ = self.reload();
         }
     }
 
-    /// Reads the description again; what is new in it, as JSON.
+    /// Reads the description again. Returns the changes as JSON.
     pub(crate) fn reload(&mut self) -> Result<Vec<u8>, String> {
         match self.read_again() {
             Ok(changes) => {
@@ -102,7 +102,7 @@ impl Daemon {
         Ok(changes)
     }
 
-    /// Listens where the new description says, if that is elsewhere.
+    /// Moves the listeners to the addresses of the new description, if these changed.
     fn listen_as(&mut self, new: &Grid) -> Result<(), String> {
         let lack = self.credentials.as_ref().err();
         let places = |grid: &Grid| start::places(grid, self.own_index, lack).map_err(|error| error.to_string());
@@ -124,13 +124,13 @@ impl Daemon {
             Ok(listeners) => return self.add_ports(listeners).map_err(|errno| errno.to_string()),
             Err(error) => error.to_string(),
         };
-        // As it was: nobody but this daemon had these addresses.
+        // Restores the old listeners: no other process used these addresses.
         let old = before.into_iter().filter(goes).filter_map(|at| start::listen_at(at).ok()).collect();
         self.add_ports(old).map_err(|errno| errno.to_string())?;
         Err(failed)
     }
 
-    /// Looks again for ways to hosts of which something else is said by now.
+    /// Seeks ways again to hosts whose addresses or command changed. Dials of addresses that were removed end.
     fn follow(&mut self, old: &Grid) {
         for (at, host) in self.grid.hosts.iter().enumerate() {
             let before = old.hosts.get(at);
@@ -175,7 +175,7 @@ impl Daemon {
     }
 }
 
-/// Whether a listener is at one of those places that `goes` is true of. One at all addresses may be so for IPv4 alone.
+/// Whether a listener is at one of the places for which `goes` is true. Where IPv6 is missing, a listener at all addresses has IPv4 only.
 fn is_at(own: Option<SocketAddr>, places: &[SocketAddr], goes: impl Fn(&SocketAddr) -> bool) -> bool {
     let Some(own) = own else { return false };
     let same = |at: &&SocketAddr| {

@@ -1,4 +1,4 @@
-//! The runtime directory, where a user's daemon and its clients meet. Its mode is 0700. It has the control socket (mode 0600), a lock that
+//! The runtime directory of a user's daemon and its clients. Its mode is 0700. It has the control socket (mode 0600), a lock that
 //! the daemon holds while it runs, the hosts file, the file of known hosts, and the log.
 
 use std::fs;

@@ -38,9 +38,9 @@ pub struct Status {
 pub struct DatagramStatus {
     /// The host at the other end.
     pub host: String,
-    /// The port to which they go: there where this end takes them, of this host at the other end.
+    /// The port at the far end to which they go.
     pub port: u16,
-    /// The local port where they are taken; none at the other end.
+    /// The local port of the near end; none at the far end.
     pub from: Option<u16>,
     /// By `quic`, by a `stream`, or by nothing yet.
     pub by: String,
@@ -48,9 +48,9 @@ pub struct DatagramStatus {
     pub sent: u64,
     /// Datagrams to them.
     pub received: u64,
-    /// There was no room for them here, or nobody who takes them.
+    /// Dropped here: there was no room, or no program takes them.
     pub dropped: u64,
-    /// Of those that were sent by QUIC, those that did not arrive, or not in time.
+    /// Datagrams sent by QUIC that did not arrive, or not in time.
     pub lost: u64,
 }
 
@@ -99,13 +99,13 @@ pub struct LinkStatus {
     /// TCP connections that carry it together.
     #[serde(default = "one")]
     pub connections: usize,
-    /// How this end's kernel decides how fast they send, by its name there; none where the link is not TCP.
+    /// The congestion control of this end's kernel, by its name; none where the link is not TCP.
     #[serde(default)]
     pub congestion: Option<String>,
-    /// What it is made of, as docs/adapters.md writes it.
+    /// Its stack, in the notation of docs/adapters.md.
     #[serde(default)]
     pub stack: String,
-    /// What one end wanted of its stack, and it has not; why.
+    /// The elements of the stack that one end wanted and the link lacks, each with the reason.
     #[serde(default)]
     pub left_out: Vec<String>,
     /// What went out, where it may be compressed.
@@ -143,10 +143,10 @@ pub struct Explanation {
     pub last: Option<String>,
     /// The names of the rules that apply.
     pub rules: Vec<String>,
-    /// What goes before its streams: `urgent`, `data` or `bulk`; without a port, that of ports that no rule is about.
+    /// The priority of its streams: `urgent`, `data` or `bulk`; without a port, that of ports to which no rule applies.
     #[serde(default)]
     pub class: String,
-    /// The most bits a second, each way, that all streams of the rule about that port carry.
+    /// The most bits a second, each way, of all streams under the rule that applies to the port.
     #[serde(default)]
     pub cap: Option<u64>,
     /// Streams that stay on another way than the chosen one, and why.
@@ -174,13 +174,13 @@ pub struct WayStatus {
     /// What its first link is made of.
     #[serde(default)]
     pub stack: Option<String>,
-    /// How many connections carry that; 0 where there is no link.
+    /// The number of connections that carry it; 0 where there is no link.
     #[serde(default)]
     pub connections: usize,
-    /// How this end's kernel decides how fast they send, by its name there.
+    /// The congestion control of this end's kernel, by its name.
     #[serde(default)]
     pub congestion: Option<String>,
-    /// What one end wanted of that, and it has not; why.
+    /// The elements of the stack that one end wanted and its first link lacks, each with the reason.
     #[serde(default)]
     pub left_out: Vec<String>,
     /// Why it is not used.
@@ -192,17 +192,17 @@ pub struct WayStatus {
 pub struct TrialReport {
     /// The stack.
     pub stack: String,
-    /// Text was sent, and not what cannot be compressed.
+    /// Text was sent; else incompressible bytes.
     pub text: bool,
     /// Bits a second of what was sent, in the second half of the time.
     pub rate: u64,
     /// Connections, at the end.
     pub connections: usize,
-    /// How the sender's kernel decides how fast they send, by its name there.
+    /// The congestion control of the sender's kernel, by its name.
     pub congestion: Option<String>,
-    /// What became of the bytes, where they were compressed.
+    /// The result of the compression, where there was one.
     pub compressed: Option<Compression>,
-    /// Why there is nothing of this.
+    /// Why there is no result.
     pub error: Option<String>,
 }
 

@@ -102,7 +102,7 @@ impl Daemon {
                 format!("of {} to port {}", far.from, far.port)
             }
         };
-        // The last one: the port of QUIC is closed, when the other ends were told.
+        // After the last tunnel the port of QUIC is closed, once the other ends have been notified.
         self.datagrams.quic.iter_mut().for_each(|quic| quic.stirred = true);
         self.log_line(&format!(
             "datagrams {what} ended: {} sent, {} received, {} without room, {} lost",

@@ -21,7 +21,7 @@ use crate::wire::ConnectReply;
 const MOST_READ: usize = 64;
 
 impl Daemon {
-    /// Another daemon begins a tunnel to a port of this host, which it may.
+    /// Another daemon begins a tunnel to a port of this host. The caller has checked that it may.
     pub(crate) fn begin_far_end(
         &mut self,
         from: Stream,
@@ -67,7 +67,7 @@ impl Daemon {
         one.used = now;
         match udp::send(&one.socket, bytes, None) {
             Ok(()) => true,
-            // Of the one before: nobody was there. The next place, if there is one, gets this one.
+            // The error is that of an earlier datagram: no program takes them there. This one is sent to the next place, if there is one.
             Err(Errno::CONNREFUSED) => {
                 self.try_elsewhere(tunnel, flow);
                 let one = self.far(tunnel).and_then(|far| far.sockets.get(&flow));
@@ -81,7 +81,7 @@ impl Daemon {
         self.datagrams.tunnels.get_mut(&tunnel).and_then(Tunnel::far)
     }
 
-    /// A socket for a flow; the port is looked for at the loopback addresses first, then at the host's own.
+    /// A socket for a flow. The loopback addresses are tried first, then the host's own.
     fn open_flow(&mut self, tunnel: Token, flow: u32) -> Result<(), Errno> {
         self.close_idle_flows(tunnel);
         let (now, token) = (self.now, self.new_token());
@@ -97,7 +97,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// Nobody takes datagrams at the address of a flow: another one is tried, unless somebody did.
+    /// No program takes datagrams at the address of a flow: another address is tried, unless an answer has come from this one.
     fn try_elsewhere(&mut self, tunnel: Token, flow: u32) {
         let places = self.far(tunnel).map(|far| far.port).map_or_else(Vec::new, |port| self.places_of_port(port));
         let Some(one) = self.far(tunnel).and_then(|far| far.sockets.get_mut(&flow)) else { return };
@@ -143,7 +143,7 @@ impl Daemon {
         self.link_buffer = buffer;
     }
 
-    /// Closes the flows that are idle; where there are as many as may be, the one that is for longest.
+    /// Closes the idle flows. If there are none and the limit is reached, closes the flow that was used least recently.
     fn close_idle_flows(&mut self, tunnel: Token) {
         let now = self.now;
         let Some(far) = self.far(tunnel) else { return };

@@ -1,4 +1,4 @@
-//! The flows of a near end: which address of a program has which number.
+//! The flows of a near end: a number for each address of a program.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -7,7 +7,7 @@ use crate::units::SECOND;
 
 /// A flow without a datagram for so long is forgotten (RFC 4787, requirement 5: five minutes).
 pub(crate) const IDLE: u64 = 300 * SECOND;
-/// The most flows of a tunnel; for one more the one that is idle for longest is forgotten.
+/// The most flows of a tunnel; one more replaces the flow that is idle for longest.
 pub(crate) const MOST: usize = 1024;
 
 /// The flows.
@@ -31,7 +31,7 @@ impl Flows {
         {
             self.forget(oldest);
         }
-        // Not 0, which are notes, and none that somebody has.
+        // Not 0, which is for notes, and no number in use.
         loop {
             self.last = self.last.wrapping_add(1).max(1);
             if !self.addresses.contains_key(&self.last) {

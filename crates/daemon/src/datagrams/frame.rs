@@ -3,32 +3,32 @@
 //! ```text
 //!   stream:   length (2) flow (4) bytes        message of QUIC:   flow (4) bytes
 //! ```
-//! Flow 0 is a [`Note`] of the other end, as JSON. Numbers have their little end first.
+//! Flow 0 is a [`Note`] of the other end, as JSON. Numbers are little-endian.
 
 use serde::{Deserialize, Serialize};
 
-/// What an end of a tunnel tells the other one.
+/// A control message from one end of a tunnel to the other.
 #[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Note {
-    /// On the stream: where this end speaks QUIC, if it does, so that the other one connects. First the far end offers; the near one where it
-    /// could not connect there.
+    /// On the stream: the port where this end speaks QUIC, if it does, so that the other end connects. The far end sends it first; the
+    /// near end sends its own if it could not connect.
     Offer {
         /// The port.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         port: Option<u16>,
-        /// What is to be said there: known to who reads the stream. The far end's.
+        /// The far end's secret. A connection by QUIC has to present it; only the ends of the stream know it.
         secret: String,
         /// Without a port: why.
         #[serde(default, skip_serializing_if = "String::is_empty")]
         lack: String,
     },
-    /// Who connected, by QUIC: the connection is for the tunnel with this secret.
+    /// By QUIC, from the end that connected: the connection is for the tunnel with this secret.
     Join {
         /// The secret.
         secret: String,
     },
-    /// The other end, by QUIC: it is.
+    /// By QUIC, from the other end: it accepts this.
     Joined,
 }
 
@@ -47,7 +47,7 @@ pub(crate) fn write(flow: u32, bytes: &[u8], out: &mut Vec<u8>) {
     out.extend(bytes);
 }
 
-/// The first datagram of a stream's bytes: its flow, its bytes, and where it ends. `None`: it has not come whole.
+/// The first datagram of a stream's bytes: its flow, its bytes, and where it ends. `None`: it is incomplete.
 pub(crate) fn take(inbox: &[u8]) -> Option<(u32, &[u8], usize)> {
     let (len, rest) = inbox.split_first_chunk::<2>()?;
     let (flow, rest) = rest.split_first_chunk::<4>()?;
@@ -55,12 +55,12 @@ pub(crate) fn take(inbox: &[u8]) -> Option<(u32, &[u8], usize)> {
     Some((u32::from_le_bytes(*flow), rest.get(..len)?, HEAD + len))
 }
 
-/// A datagram as a message.
+/// Encodes a datagram as a message of QUIC.
 pub(crate) fn message(flow: u32, bytes: &[u8]) -> Vec<u8> {
     [&flow.to_le_bytes(), bytes].concat()
 }
 
-/// And back.
+/// Decodes a message of QUIC.
 pub(crate) fn read_message(bytes: &[u8]) -> Option<(u32, &[u8])> {
     let (flow, rest) = bytes.split_first_chunk::<4>()?;
     Some((u32::from_le_bytes(*flow), rest))

@@ -4,14 +4,14 @@
 //!   programs --UDP--> [ near end ] === stream of a link ==================== [ far end ] --UDP--> program
 //!                     [          ] === QUIC, as loss-tolerant messages ===== [         ]
 //! ```
-//! A tunnel begins as a stream, by whatever way there is: so whoever may not connect to a port sends it no datagrams either, and they go where
-//! UDP does not. The far end says on it at which port it speaks QUIC, and a secret. Where the near end can connect there, each shows its
-//! certificate, the near end the secret, too, and datagrams go by QUIC from then on; when that connection ends, by the stream again.
+//! A tunnel begins as a stream, by any way. So the rules for connections to a port hold for its datagrams, too, and datagrams pass where
+//! UDP does not. On the stream the far end sends its port of QUIC and a secret. If the near end can connect there, both show their
+//! certificates, and the near end shows the secret. From then on datagrams go by QUIC; when that connection ends, by the stream again.
 //!
-//! No port of UDP is open but while there is a tunnel.
+//! A port of UDP is open only while there is a tunnel.
 //!
 //! Each address that sends to the near end is a flow, with a socket of its own at the far end. A datagram for which there is no room is
-//! dropped, and counted, as any network does it.
+//! dropped and counted.
 
 use std::collections::HashMap;
 

@@ -18,7 +18,7 @@ use crate::streams::call::{Caller, CallerKind};
 use crate::units::{MILLISECOND, SECOND};
 use crate::wire::{self, Question, Target, TunnelOptions};
 
-/// The pauses before a stream is begun again, and before QUIC is tried again.
+/// The pauses before a stream is begun again (the first and the longest), and before QUIC is tried again.
 const STREAM_PAUSES: (u64, u64) = (SECOND, 30 * SECOND);
 const QUIC_PAUSE: u64 = 60 * SECOND;
 /// A longer secret is none.
@@ -27,7 +27,7 @@ const LONGEST_SECRET: usize = 64;
 const MOST_READ: usize = 64;
 
 impl Daemon {
-    /// Takes datagrams at a local port for a client; which one it is.
+    /// Takes datagrams at a local port for a client. Returns the port.
     pub(crate) fn begin_datagrams(
         &mut self,
         client: Token,
@@ -101,7 +101,7 @@ impl Daemon {
         Ok((TunnelStream::new(own, token), other, other_token))
     }
 
-    /// Programs sent something.
+    /// Reads datagrams of local programs.
     pub(crate) fn read_near(&mut self, tunnel: Token) {
         let mut buffer = std::mem::take(&mut self.link_buffer);
         for count in 0.. {
@@ -122,20 +122,20 @@ impl Daemon {
         self.link_buffer = buffer;
     }
 
-    /// The other end told something, on the stream.
+    /// Handles an offer that came on the stream.
     pub(crate) fn handle_offer(&mut self, tunnel: Token, note: Note) {
         let now = self.now;
         let Note::Offer { port, secret, lack } = note else { return };
         let Some(own) = self.datagrams.tunnels.get_mut(&tunnel) else { return };
         match &mut own.side {
-            // Told once is enough: each time would be four connections more.
+            // Only the first offer counts: each further one would begin four more connections.
             Side::Near(_) if !own.secret.is_empty() || secret.is_empty() || secret.len() > LONGEST_SECRET => {}
             Side::Near(near) => {
                 near.stream_pause = STREAM_PAUSES.0;
                 near.quic_at = if port.is_some() { now } else { u64::MAX };
                 (own.secret, own.quic_port) = (secret, port);
                 if port.is_none() {
-                    self.tell_no_quic(tunnel, wire::cut(&lack));
+                    self.report_no_quic(tunnel, wire::cut(&lack));
                 }
             }
             Side::Far(_) => {
@@ -145,7 +145,7 @@ impl Daemon {
         }
     }
 
-    /// This end speaks QUIC there; or why not.
+    /// Sends the other end this end's port of QUIC, or why there is none.
     pub(crate) fn offer_quic(&mut self, tunnel: Token) {
         if !self.datagrams.tunnels.contains_key(&tunnel) {
             return;
@@ -186,8 +186,8 @@ impl Daemon {
         }
     }
 
-    /// Datagrams go by the stream, for that reason. It is told once.
-    pub(crate) fn tell_no_quic(&mut self, tunnel: Token, why: &str) {
+    /// Datagrams go by the stream, for this reason. It is logged once until QUIC works.
+    pub(crate) fn report_no_quic(&mut self, tunnel: Token, why: &str) {
         let now = self.now;
         let Some(own) = self.datagrams.tunnels.get_mut(&tunnel) else { return };
         let again = if own.quic_port.is_some() { now + QUIC_PAUSE } else { u64::MAX };

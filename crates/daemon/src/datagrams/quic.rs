@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use madrigal_adapters::vrp::{self, Class, Message};
 use madrigal_identity::Credentials;
-use madrigal_quic::{Endpoint, Key, Messages, Outgoing};
+use madrigal_quic::{Key, Messages, Outgoing, QuicEndpoint};
 
 use crate::datagrams::frame::{self, Note};
 use crate::datagrams::udp::QuicSocket;
@@ -12,33 +12,33 @@ use crate::poll::Token;
 
 /// Bytes that wait at the sending end, what is on its way included.
 const BACKLOG: usize = 16 << 20;
-/// What may be lost, each datagram in one of QUIC; and what may not: notes, and datagrams that are longer.
+/// The class of messages that may be lost, each in one datagram of QUIC; and that of the others: notes, and longer datagrams.
 const SHORT: u8 = 0;
 const WHOLE: u8 = 1;
 
-/// All of it.
+/// The state machine, the sockets and the connections of QUIC.
 pub(crate) struct Quic {
-    pub(crate) endpoint: Endpoint,
+    pub(crate) endpoint: QuicEndpoint,
     pub(crate) sockets: Vec<(Token, QuicSocket)>,
     pub(crate) connections: BTreeMap<Key, Connection>,
-    /// Tunnels whose other ends are asked to connect, for this end could not.
+    /// Tunnels whose other ends will be requested to connect, because this end could not.
     pub(crate) asked: Vec<Token>,
-    /// What no socket had room for.
+    /// Datagrams for which the socket had no room.
     pub(crate) unsent: Option<(Outgoing, Vec<u8>)>,
-    /// Something is to be passed on in this pass of the event loop.
+    /// There may be something to pass on in this pass of the event loop.
     pub(crate) stirred: bool,
 }
 
 /// A connection.
 pub(crate) struct Connection {
     pub(crate) messages: Messages,
-    /// The tunnel that it is for; unknown at the far end until the near one has told.
+    /// The tunnel that it is for; unknown at an end that accepted it until [`Note::Join`] has come.
     pub(crate) tunnel: Option<Token>,
     /// Datagrams go by it.
     pub(crate) joined: bool,
     /// The host at the other end, by its certificates.
     pub(crate) host: Option<usize>,
-    /// When it has to be joined.
+    /// The time limit for it to be joined.
     pub(crate) deadline: u64,
     /// The longest message that is sent in one datagram.
     longest: usize,
@@ -46,7 +46,8 @@ pub(crate) struct Connection {
 
 impl Quic {
     pub(crate) fn new(credentials: &Credentials) -> Result<Self, String> {
-        let endpoint = Endpoint::new(credentials.client(), credentials.server()).map_err(|error| error.to_string())?;
+        let endpoint =
+            QuicEndpoint::new(credentials.client(), credentials.server()).map_err(|error| error.to_string())?;
         let (sockets, connections) = (Vec::new(), BTreeMap::new());
         Ok(Self { endpoint, sockets, connections, asked: Vec::new(), unsent: None, stirred: false })
     }
@@ -57,7 +58,7 @@ impl Quic {
         connections.chain([self.endpoint.deadline()]).min().unwrap_or(u64::MAX)
     }
 
-    /// Connections that the state machine has no more. Each would be due for ever, and nothing would come of it.
+    /// Connections that the state machine no longer has. Each would stay due for ever without effect.
     pub(crate) fn forgotten(&mut self) -> Vec<Key> {
         let Self { endpoint, connections, .. } = self;
         connections.keys().copied().filter(|key| endpoint.connection(*key).is_none()).collect()
@@ -71,8 +72,8 @@ impl Quic {
         connection.messages.send(class, Message { bytes, deadline: Some(deadline) }).is_ok()
     }
 
-    /// Tells the other end something.
-    pub(crate) fn tell(&mut self, key: Key, note: &Note) {
+    /// Sends the other end a note.
+    pub(crate) fn send_note(&mut self, key: Key, note: &Note) {
         if let Some(connection) = self.connections.get_mut(&key) {
             self.stirred = true;
             let bytes = frame::message(frame::NOTES, &note.bytes());
@@ -80,7 +81,7 @@ impl Quic {
         }
     }
 
-    /// Sends what is to be sent, as far as there is room. Whether there was something.
+    /// Sends until the queue is empty or a socket has no room. Returns whether the queue was emptied and something was sent.
     pub(crate) fn transmit(&mut self, now: u64) -> bool {
         let (mut any, mut buffer) = (false, Vec::new());
         loop {
@@ -102,14 +103,14 @@ impl Quic {
 }
 
 impl Connection {
-    /// One that this end began, for a tunnel of which so many of a thousand bytes may be lost.
+    /// A connection that this end began, for a tunnel of which so many of a thousand bytes may be lost.
     pub(crate) fn dialled(tunnel: Token, tolerance: u32, deadline: u64) -> Self {
         let classes = [Class { tolerance, ..Class::default() }, Class::default()];
         let messages = Messages::dial(&classes, vrp::LEAST_WINDOW, BACKLOG);
         Self { messages, tunnel: Some(tunnel), joined: false, host: None, deadline, longest: 0 }
     }
 
-    /// One that was accepted.
+    /// An accepted connection.
     pub(crate) fn accepted(host: usize, deadline: u64) -> Self {
         let messages = Messages::accept(vrp::LEAST_WINDOW, BACKLOG);
         Self { messages, tunnel: None, joined: false, host: Some(host), deadline, longest: 0 }

@@ -65,11 +65,11 @@ impl Daemon {
         port.ok_or_else(|| "no socket of UDP could be bound: see the log".to_owned())
     }
 
-    /// Connects by QUIC for a tunnel, at each address where the other end may be.
+    /// Connects by QUIC for a tunnel, at each possible address of the other end.
     pub(crate) fn dial_quic(&mut self, tunnel: Token) {
         match self.begin_quic(tunnel) {
             Ok(()) => {}
-            Err(why) => self.tell_no_quic(tunnel, &why),
+            Err(why) => self.report_no_quic(tunnel, &why),
         }
     }
 
@@ -144,7 +144,7 @@ impl Daemon {
             for key in quic.connections.keys().copied().collect::<Vec<_>>() {
                 self.pump_quic(&mut quic, key);
             }
-            // What was sent made room for more.
+            // Sending made room for more.
             if !quic.transmit(now) {
                 break;
             }
@@ -184,7 +184,7 @@ impl Daemon {
         }
     }
 
-    /// The host whose certificates these are; or why they are nobody's who may connect.
+    /// The host whose certificates these are, or why they are refused.
     fn judge_chain(&self, chain: &[CertificateDer<'static>]) -> Result<usize, String> {
         let credentials = self.credentials.as_ref().map_err(Clone::clone)?;
         let shown = credentials.judge(chain).map_err(|refusal| refusal.to_string())?;
@@ -195,15 +195,15 @@ impl Daemon {
         Ok(host)
     }
 
-    /// A connection of this end's stands: it says for which tunnel it is.
+    /// A connection that this end began is established: sends for which tunnel it is.
     fn join_by_quic(&self, quic: &mut Quic, key: Key) {
         let tunnel = quic.connections.get(&key).and_then(|own| own.tunnel);
         if let Some(own) = tunnel.and_then(|tunnel| self.datagrams.tunnels.get(&tunnel)) {
-            quic.tell(key, &Note::Join { secret: own.secret.clone() });
+            quic.send_note(key, &Note::Join { secret: own.secret.clone() });
         }
     }
 
-    /// What came by a connection, and what goes by it.
+    /// Takes what came by a connection, and sends what waits for it.
     fn pump_quic(&mut self, quic: &mut Quic, key: Key) {
         let now = self.now;
         let Quic { endpoint, connections, .. } = quic;
@@ -230,7 +230,7 @@ impl Daemon {
     }
 
     fn take_message(&mut self, quic: &mut Quic, key: Key, message: &Arrived) {
-        // What did not come whole is no datagram.
+        // An incomplete message is discarded.
         let is_whole = message.lost.as_ref().is_some_and(Vec::is_empty);
         let Some((flow, bytes)) = frame::read_message(&message.bytes).filter(|_| is_whole) else { return };
         let Some(own) = quic.connections.get(&key) else { return };
@@ -253,13 +253,13 @@ impl Daemon {
                 let found = self.datagrams.tunnels.iter().find_map(|(token, tunnel)| is_it(tunnel).then_some(*token));
                 let Some(token) = found else { return self.close_quic(quic, key, "no such tunnel") };
                 (own.tunnel, own.joined) = (Some(token), true);
-                quic.tell(key, &Note::Joined);
+                quic.send_note(key, &Note::Joined);
                 self.use_quic(token, key);
             }
             Note::Joined if own.tunnel.is_some() && !own.joined => {
                 own.joined = true;
                 let Some(token) = own.tunnel else { return };
-                // The others were in vain.
+                // The other attempts are not needed.
                 let others = quic.connections.iter().filter(|(other, own)| **other != key && own.tunnel == Some(token));
                 for other in others.map(|(other, _)| *other).collect::<Vec<_>>() {
                     quic.connections.remove(&other);
@@ -282,13 +282,13 @@ impl Daemon {
         }
     }
 
-    /// Closes a connection. (Nobody tells of that: it is forgotten here.)
+    /// Closes a connection, and removes it here: the state machine reports no event for it.
     fn close_quic(&mut self, quic: &mut Quic, key: Key, why: &str) {
         quic.endpoint.close(self.now, key, why);
         self.quic_closed(quic, key, why);
     }
 
-    /// A connection is no more; by one of its ends, or for it was silent.
+    /// A connection has ended: one end closed it, or it was silent for too long.
     fn quic_closed(&mut self, quic: &mut Quic, key: Key, why: &str) {
         let Some(Connection { tunnel: Some(token), .. }) = quic.connections.remove(&key) else { return };
         let Some(own) = self.datagrams.tunnels.get_mut(&token) else { return };
@@ -297,9 +297,9 @@ impl Daemon {
         if own.near().is_some() && !others && (was_used || own.quic.is_none()) {
             let what = if was_used { "QUIC ended" } else { "no QUIC" };
             let why = format!("{what}: {why}");
-            // The other end may be let through where this one is not. It is asked when the state machine is back in its place.
+            // The other end may get through where this one does not. The request is sent when the state machine is back in its place.
             quic.asked.push(token);
-            self.tell_no_quic(token, &why);
+            self.report_no_quic(token, &why);
         }
     }
 

@@ -1,4 +1,4 @@
-//! What is told of tunnels.
+//! The status of tunnels.
 
 use crate::control::status::DatagramStatus;
 use crate::daemon::Daemon;

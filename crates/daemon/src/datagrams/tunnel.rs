@@ -24,7 +24,7 @@ pub(crate) struct Tunnel {
     pub(crate) stream: Option<TunnelStream>,
     /// The connection by which datagrams go.
     pub(crate) quic: Option<Key>,
-    /// What who connects by QUIC has to know, made by the far end, and the port where the other end waits for that.
+    /// The secret that a connection by QUIC has to present, chosen by the far end; and the other end's port of QUIC.
     pub(crate) secret: String,
     pub(crate) quic_port: Option<u16>,
     /// So many of a thousand bytes may be lost.
@@ -46,14 +46,14 @@ pub(crate) enum Side {
 pub(crate) struct Near {
     /// What the client asked for.
     pub(crate) target: Target,
-    /// Where programs send to.
+    /// The socket to which programs send.
     pub(crate) socket: OwnedFd,
     pub(crate) flows: Flows,
-    /// When a stream, or a connection of QUIC, is begun again, and after which pause.
+    /// When a stream is begun again, the next pause after that, and when QUIC is tried again.
     pub(crate) stream_at: u64,
     pub(crate) stream_pause: u64,
     pub(crate) quic_at: u64,
-    /// Where QUIC was tried in vain was told.
+    /// The log has why QUIC does not work.
     pub(crate) reported: bool,
 }
 
@@ -73,7 +73,7 @@ pub(crate) struct Far {
 pub(crate) struct FarFlow {
     pub(crate) socket: OwnedFd,
     pub(crate) token: Token,
-    /// Where it sends to, and what it tries next if nobody is there.
+    /// The address to which it sends, and those to try next if no program takes datagrams there.
     pub(crate) at: SocketAddr,
     pub(crate) untried: Vec<SocketAddr>,
     /// Something came from there.
@@ -89,7 +89,7 @@ pub(crate) struct TunnelStream {
     outbox: Vec<u8>,
 }
 
-/// What became of datagrams.
+/// Counts of datagrams.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub(crate) struct Counts {
     /// From programs of this host, to the other end.
@@ -117,7 +117,7 @@ impl TunnelStream {
         true
     }
 
-    /// Sends what waits, as far as there is room. What breaks it is told by the next read.
+    /// Sends what waits, as far as there is room. The next read reports an error.
     pub(crate) fn flush(&mut self) {
         while !self.outbox.is_empty() {
             match socket::send(&self.socket, &self.outbox) {

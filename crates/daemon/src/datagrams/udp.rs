@@ -1,5 +1,5 @@
-//! Sockets of UDP, by system calls. That of QUIC sends and takes many datagrams by one call (UDP_SEGMENT, UDP_GRO: udp(7)), and says at which
-//! address of this host each came, so that the answer leaves there.
+//! Sockets of UDP, by system calls. That of QUIC sends and receives many datagrams by one call (UDP_SEGMENT, UDP_GRO: udp(7)). It reports
+//! at which address of this host each arrived, so that the answer leaves from there.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -63,7 +63,7 @@ impl QuicSocket {
         } else {
             let _ = sock::setsockopt(&socket, option::Ipv4PacketInfo, &true);
         }
-        // Whoever finds the longest datagram wants none of them cut (RFC 8899). For IPv4 on a socket of IPv6, too.
+        // No datagram may be fragmented while the longest one is probed (RFC 8899). For IPv4 on a socket of IPv6, too.
         let _ = raw::set_sockopt(socket.as_raw_fd(), libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, &libc::IP_PMTUDISC_PROBE);
         let _ = sock::setsockopt(&socket, option::UdpGroSegment, &true);
         let _ = sockopt::set_socket_recv_buffer_size(&socket, QUEUE);

@@ -1,4 +1,4 @@
-//! Reads the text of a `grid.toml`. What lies there may be anything: reading it ends soon, and takes bounded memory.
+//! Reads the text of a `grid.toml`. The path may lead to anything: reading it ends soon, and takes bounded memory.
 
 use std::fs::OpenOptions;
 use std::io::{Error, ErrorKind, Read as _, Result};
@@ -12,8 +12,8 @@ const LONGEST: u64 = 1 << 20;
 /// The mode bit by which everybody may change a file.
 const WRITABLE_BY_ALL: u32 = 0o002;
 
-/// The text of a file, UTF-8 and up to 1 MiB. Only a regular file is read: a FIFO or a device could block for ever. Refused is one that
-/// everybody may change, since it names commands that this user runs. A file system that hangs blocks this, too.
+/// The text of a file, UTF-8 and up to 1 MiB. Only a regular file is read: a FIFO or a device could block for ever. A world-writable file
+/// is refused, since it names commands that this user runs. A file system that hangs blocks this, too.
 pub fn read_text(path: &Path) -> Result<String> {
     // Without NONBLOCK the open itself waits for the writer of a FIFO.
     let flags = OFlags::NONBLOCK | OFlags::NOCTTY;

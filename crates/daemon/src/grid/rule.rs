@@ -16,9 +16,9 @@ pub struct Rule {
     pub rule: route::Rule,
     /// The most connections of links with those hosts.
     pub connections: Option<u8>,
-    /// How the kernel decides how fast their connections send, by its name there.
+    /// The congestion control of their connections, by its name in the kernel.
     pub congestion: Option<String>,
-    /// What goes before the streams of connections, and what behind them.
+    /// The priority of the streams of connections.
     pub class: Option<Class>,
     /// The most bytes a second that the streams of connections carry together, each way.
     pub cap: Option<u64>,

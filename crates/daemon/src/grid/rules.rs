@@ -21,25 +21,25 @@ impl Grid {
         self.rules.iter().filter(holds).map(|rule| rule.rule.clone()).collect()
     }
 
-    /// The most connections of a link with a host, where a rule says it.
+    /// The most connections of a link with a host, if a rule sets it.
     pub(crate) fn most_connections(&self, host: usize) -> Option<u8> {
         let holds = |rule: &&Rule| rule.hosts.is_empty() || rule.hosts.contains(&host);
         self.rules.iter().filter(holds).filter_map(|rule| rule.connections).min()
     }
 
-    /// What links with a host are made of, where a rule says it: the first one.
+    /// The stack of links with a host, if a rule sets it; the first such rule counts.
     pub(crate) fn stack(&self, host: usize) -> Option<&Stack> {
         let holds = |rule: &&Rule| rule.hosts.is_empty() || rule.hosts.contains(&host);
         self.rules.iter().filter(holds).find_map(|rule| rule.stack.as_ref())
     }
 
-    /// How the kernel is to decide how fast connections of a link with a host send, where a rule says it: the first one.
+    /// The congestion control for the connections of a link with a host, if a rule sets it; the first such rule counts.
     pub(crate) fn congestion(&self, host: usize) -> Option<&str> {
         let holds = |rule: &&Rule| rule.hosts.is_empty() || rule.hosts.contains(&host);
         self.rules.iter().filter(holds).find_map(|rule| rule.congestion.as_deref())
     }
 
-    /// What goes before a connection to a port of a host: of several rules the first one counts.
+    /// The priority of a connection to a port of a host; the first rule that sets it counts.
     pub(crate) fn class(&self, host: usize, port: u16) -> Class {
         self.about(host, port).find_map(|rule| rule.class).unwrap_or(Class::Data)
     }

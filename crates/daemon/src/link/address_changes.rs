@@ -1,5 +1,5 @@
-//! This host's own addresses and routes change. A connection from an address that is gone says nothing any more, and would be given up after
-//! its silence; it ends at once, and hosts are dialled again, from the addresses that there are now.
+//! This host's own addresses and routes change. A connection from an address that is gone carries nothing any more, and would be given up
+//! only after a time of silence. So it ends at once, and hosts are dialled again, from the present addresses.
 
 use std::net::SocketAddr;
 
@@ -11,7 +11,7 @@ use crate::poll::Token;
 use crate::socket;
 
 impl Daemon {
-    /// From now on changes are noticed. Where the kernel does not tell of them, they are as silences are.
+    /// From now on changes are noticed. If the kernel does not report them, they are noticed as silence of the connections.
     pub(crate) fn heed_addresses(&mut self) -> Result<(), Errno> {
         let Ok(socket) = socket::changes_of_addresses() else { return Ok(()) };
         let token = self.new_token();
@@ -21,7 +21,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// The kernel tells of changes.
+    /// The kernel reports changes.
     pub(crate) fn read_address_changes(&mut self, token: Token) {
         if self.own_addresses.read(self.now) {
             self.runnable.push_back(token);

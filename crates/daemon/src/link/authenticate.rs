@@ -1,7 +1,7 @@
 //! Authenticates the peer of a link: when the link begins, and again while it is up, since links outlive certificates.
 //!
-//! On an encrypted link the certificate says who the peer is; the greeting repeats it. The dialling end sends nothing before the other end has
-//! proved to be the host that was dialled. Plain links are for networks that the grid declares trusted.
+//! On an encrypted link the certificate has the peer's identity; the greeting repeats it. The dialling end sends nothing before the other
+//! end has proved to be the host that was dialled. Plain links are for networks that the grid declares trusted.
 
 use madrigal_identity::{Moment, Peer as Identity, Proof};
 use madrigal_proto::mux::{Class, StreamId};
@@ -58,7 +58,7 @@ impl Daemon {
         }
     }
 
-    /// Whether a connection is for a link that is up: the end that dialled it says so.
+    /// Whether a connection is for a link that is up, as the end that dialled it declares.
     fn joins_link(&self, token: Token, hello: &Hello) -> bool {
         self.links.get(&token).is_some_and(|link| match link.dialled {
             Some(_) => link.joins.is_some(),
@@ -75,8 +75,8 @@ impl Daemon {
         why
     }
 
-    /// Authenticates a peer by its greeting, its certificate, and its address. Returns its index in the grid and, on an encrypted link, what its
-    /// certificate says.
+    /// Authenticates a peer by its greeting, its certificate, and its address. Returns its index in the grid and, on an encrypted link, the
+    /// content of its certificate.
     fn authenticate(&self, token: Token, hello: &Hello) -> Result<(usize, Option<Identity>), String> {
         let link = self.links.get(&token).ok_or("gone")?;
         if hello.version != VERSION {

@@ -28,7 +28,7 @@ pub(crate) enum Broken {
     /// The handshake has more bytes than any certificates need.
     #[error("too long a handshake")]
     TooLong,
-    /// The peer asks for TLS, and this host has no certificate.
+    /// The peer requests TLS, and this host has no certificate.
     #[error("it asks for TLS, and this host has no certificate")]
     NoCertificate,
 }
@@ -77,7 +77,7 @@ const MOST_UNSENT: usize = 128 << 10;
 const LONGEST_HANDSHAKE: usize = 32 << 10;
 /// The first byte of a TLS connection: the type of a handshake record.
 const HANDSHAKE: u8 = 0x16;
-/// The alert `handshake_failure`, for peers that ask for TLS where this host has no certificate.
+/// The alert `handshake_failure`, for peers that request TLS where this host has no certificate.
 const NO_TLS: [u8; 7] = [0x15, 3, 3, 0, 2, 2, 40];
 
 impl Channel {
@@ -92,7 +92,7 @@ impl Channel {
         Ok(Self::new(socket, Cipher::Tls(Tls::new(made.map_err(records)?.into()))))
     }
 
-    /// An accepted connection, plain or encrypted as its first byte says.
+    /// An accepted connection. Its first byte decides whether it is plain or encrypted.
     pub(crate) fn accepted(socket: OwnedFd, credentials: Option<&Credentials>) -> Self {
         Self::new(socket, Cipher::Open(credentials.map(Credentials::server)))
     }
@@ -267,7 +267,7 @@ impl Tls {
                     self.connection.read_tls(&mut rest).map_err(|error| Broken::Records(error.to_string()))? == 0;
                 if let Err(error) = self.connection.process_new_packets() {
                     let why = Refusal::of(&error);
-                    // The alert says why, as far as alerts can.
+                    // The alert carries the reason, as far as alerts can.
                     let _ = self.connection.write_tls(&mut Wire(socket, false));
                     return Err(why.into());
                 }

@@ -1,5 +1,5 @@
-//! A command whose input and output carry a link: `via` in grid.toml, for instance `ssh {host} madrigal link`. What it writes to standard
-//! error says why it failed.
+//! A command whose input and output carry a link: `via` in grid.toml, for instance `ssh {host} madrigal link`. Its standard error has the
+//! reason of a failure.
 
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt as _;
@@ -63,7 +63,7 @@ impl LinkCommand {
         written.lines().map(str::trim).rfind(|line| !line.is_empty()).map(str::to_owned)
     }
 
-    /// Sends SIGTERM to its process group. Somebody has to wait for the child.
+    /// Sends SIGTERM to its process group. The caller has to wait for the child.
     pub(crate) fn terminate(self) -> Child {
         if let Some(group) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) {
             // The child is not reaped yet: its number is not in use again.

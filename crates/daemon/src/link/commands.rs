@@ -77,7 +77,7 @@ impl Daemon {
         }
     }
 
-    /// Ends the command of a link that ended. Returns `why` with what the command says, if there was a command.
+    /// Ends the command of a link that ended. Returns `why` with the command's error, if there was a command.
     pub(crate) fn end_link_command(&mut self, link: &mut Link, why: &str) -> Option<String> {
         let mut command = link.command.take()?;
         self.descriptors.remove(&command.token);

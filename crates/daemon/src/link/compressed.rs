@@ -9,7 +9,7 @@ use madrigal_proto::mux::{Mux, Source, Taker};
 use crate::control::status::Compression;
 use crate::units::{MILLISECOND, SECOND};
 
-/// What the network takes in this time is one block, before compression: what is urgent waits behind it.
+/// A block, before compression, is what the network takes in this time: urgent bytes wait behind it.
 const BLOCK_TIME: u64 = 50 * MILLISECOND;
 /// The shortest block that is waited for: fewer bytes become hardly shorter.
 const SHORTEST: usize = 16 << 10;
@@ -19,8 +19,8 @@ pub(crate) struct Compressed {
     adoc: Adoc,
     /// The most bytes of a block.
     block: usize,
-    /// Frames of another source than those of the block before, which go into the next one: where bytes of two programs share a block, its
-    /// length tells the one what the other sends (CRIME).
+    /// The source of `frames`, if it is another one than that of the last block: they go into the next block. If bytes of two programs
+    /// shared a block, its length would tell one program what the other sends (CRIME).
     ahead: Option<Source>,
     frames: Vec<u8>,
 }
@@ -77,13 +77,13 @@ impl Compressed {
                 self.adoc.switch(stream);
             }
             source = Some(of);
-            // There is room: a block and the longest frame are less than may wait.
+            // There is room: a block and the longest frame are less than the limit of bytes that wait.
             taken += self.adoc.write(&self.frames);
             self.frames.clear();
         }
     }
 
-    /// Takes bytes that came; what they were before goes to the multiplexer.
+    /// Takes bytes that came, decompresses them, and passes them to the multiplexer.
     pub(crate) fn receive(
         &mut self,
         now: u64,

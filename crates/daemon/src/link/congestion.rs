@@ -1,5 +1,5 @@
-//! How the kernel decides how fast a connection of a link sends: on a long way by the rate at which bytes arrive (BBR), where the kernel has
-//! that and lets this process use it, for by losses one connection carries a fraction of the line (docs/daemon.md). A rule names another.
+//! The congestion control of a link's connections. On a long way it is BBR, by the rate at which bytes arrive, if the kernel has it and
+//! lets this process use it: by losses one connection carries a fraction of the line (docs/daemon.md). A rule may name another one.
 
 use std::os::fd::{AsFd as _, AsRawFd as _};
 
@@ -13,12 +13,12 @@ use crate::poll::Token;
 
 /// The shortest round trip of a long way, in microseconds: on a shorter one losses are made up for soon.
 const FAR: u32 = 1000;
-/// What a long way has if no rule says it.
+/// The congestion control of a long way without a rule.
 const BY_RATE: &str = "bbr";
 
 impl Daemon {
-    /// Has the kernel send by a connection to a host as a rule says, or else by rate where the way is long. A route that locks its own, and a
-    /// kernel that has no other, keep what they have.
+    /// Sets the congestion control of a connection to a host: that of a rule, or else by rate if the way is long. It stays as it is if the
+    /// route locks its own, or if the kernel lacks the other one.
     pub(crate) fn choose_congestion(&mut self, token: Token, peer: usize) {
         let Some(channel) = self.links.get(&token).map(|link| &link.channel) else { return };
         let Some(used) = congestion(channel) else { return };

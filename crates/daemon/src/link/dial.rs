@@ -20,7 +20,7 @@ use crate::units::SECOND;
 const CONNECT_TIMEOUT: u64 = 4 * SECOND;
 /// Connections to ourselves that are tracked.
 const MOST_SELF_CONNECTIONS: usize = 256;
-/// Why an address of another host fails that leads to this one.
+/// Why an address of another host fails: it leads to this host.
 const OURSELVES: &str = "that is an address of this host, too";
 
 impl Daemon {
@@ -59,8 +59,8 @@ impl Daemon {
         self.update_direct(peer);
     }
 
-    /// Begins to connect to an address of a host; `short`: with short segments; `joins`: for one more connection of that link. The token of
-    /// the connection, if that could be begun.
+    /// Begins to connect to an address of a host; `short`: with short segments; `joins`: for one more connection of that link. Returns the
+    /// token of the connection, if it could be begun.
     pub(crate) fn dial_at(
         &mut self,
         peer: usize,
@@ -149,7 +149,7 @@ impl Daemon {
         self.grid.hosts.get(peer).is_some_and(|host| self.grid.is_trusted_between(self.own(), host))
     }
 
-    /// Whether a host is to be dialled: there is no link with it, or only one by a command, or one that it dialled while it is unknown whether
+    /// Whether to dial a host: there is no link with it, or only one by a command, or one that it dialled while it is unknown whether
     /// connections from here work.
     fn needs_dial(&self, peer: usize) -> bool {
         match self.link_to(peer).and_then(|link| self.links.get(&link)) {

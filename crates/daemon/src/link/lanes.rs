@@ -1,5 +1,5 @@
-//! Links that several connections carry: how the two ends agree on it, how further connections come and go, and what goes by them. The end
-//! that dialled the link makes the connections; each authenticates as a link does, so that nobody can join who could not have made a link.
+//! Links that several connections carry: how further connections come and go, and what goes by them. The end that dialled the link makes
+//! the connections. Each authenticates as a link does, so that only a peer that could make a link can join one.
 
 use std::net::SocketAddr;
 use std::os::fd::{AsFd as _, AsRawFd as _};
@@ -20,7 +20,7 @@ use crate::wire::{Hello, Joins, StreamHeader};
 const MIN_ROOM: usize = 4 << 10;
 
 impl Daemon {
-    /// The greeting of a further connection of a link says which.
+    /// The greeting of a further connection of a link: it has the numbers of the link and of the connection.
     pub(crate) fn joins(&self, link: &Link) -> Option<Joins> {
         let (of, lane) = link.joins?;
         let (_, number) = self.links.get(&of)?.dialled?;
@@ -58,7 +58,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// The link of several connections that a peer began with the greeting of that number.
+    /// The link of several connections that a peer began; its greeting had that number.
     fn link_joined(&self, peer: usize, hello: &Hello, joins: Joins) -> Option<Token> {
         let is = |link: &Link, up: &Up| {
             let (_, host, number) = &up.rank;
@@ -107,7 +107,7 @@ impl Daemon {
     /// Moves bytes of the multiplexer to the connections. Returns whether there may be more to move; or the connection that broke, and why.
     fn send_by_all(&mut self, token: Token) -> Result<bool, (Token, String)> {
         let Some(link) = self.links.get_mut(&token).filter(|link| link.up().is_some()) else { return Ok(false) };
-        // Taken out, since it is sent by other links' channels, too.
+        // Taken out of the table, since its bytes go by the channels of other entries, too.
         let Stage::Up(mut up) = std::mem::replace(&mut link.stage, Stage::Greeting(Vec::new())) else {
             return Ok(false);
         };
@@ -140,7 +140,7 @@ impl Daemon {
         }
     }
 
-    /// Looks at the connections of all links that have several, and makes more or ends some.
+    /// Measures the connections of all links that have several, and makes more or ends some.
     pub(crate) fn measure_connections(&mut self) {
         let striped = self.links.iter().filter(|(_, link)| link.up().and_then(Up::striped).is_some());
         for token in striped.map(|(token, _)| *token).collect::<Vec<_>>() {
@@ -160,7 +160,7 @@ impl Daemon {
         }
     }
 
-    /// Makes connections, or ends some, as both ends want it; the end that did not dial only says what it wants.
+    /// Makes connections, or ends some, up to the larger number that either end wants. The end that did not dial only reports its number.
     fn adjust_connections(&mut self, token: Token) {
         let now = self.now;
         let Some(link) = self.links.get_mut(&token) else { return };
@@ -176,7 +176,7 @@ impl Daemon {
             return;
         };
         let over = striped.over();
-        // Nobody needs them before there is something to carry.
+        // They are not needed before there is something to carry.
         let made = if up.mux.is_empty() { Vec::new() } else { striped.adjust(now) };
         for (lane, address) in made {
             self.dial_at(peer, address, self.peers[peer].short_segments.contains(&address), Some((token, lane)));
@@ -211,13 +211,13 @@ impl Daemon {
         }
     }
 
-    /// The addresses of a host by different networks, that of a link with it first: those to which packets leave from different addresses
+    /// The addresses of a host by different networks, that of the link first. Two networks differ if packets leave from different addresses
     /// of this host.
     pub(crate) fn networks(&self, link: &Link, peer: usize) -> Vec<SocketAddr> {
         let Some((own, from)) = link.address.zip(socket::local_addr(&link.channel)) else { return Vec::new() };
         let (mut found, mut sources) = (vec![own], vec![from.ip().to_canonical()]);
         for address in self.grid.hosts.get(peer).map(|host| host.addresses.as_slice()).unwrap_or_default() {
-            // Of one family: a card has addresses of both.
+            // One family only: a network card has addresses of both.
             let is_like = address.is_ipv4() == own.ip().to_canonical().is_ipv4();
             if let Some(source) = socket::source_of(*address).filter(|source| is_like && !sources.contains(source)) {
                 sources.push(source);
@@ -247,7 +247,7 @@ fn send_by(channel: &mut Channel, mut source: impl FnMut(usize, &mut Vec<u8>)) -
         let grew = out.len() > before;
         moved |= grew;
         let all = channel.flush().map_err(|broken| broken.to_string())?;
-        // What was sent may have made the room that there was not: nobody would say so, for the kernel has refused nothing.
+        // The flush may have made room that was missing. No event would report that, since the kernel has refused nothing.
         if !all || offered && !grew {
             return Ok(moved);
         }

@@ -99,7 +99,7 @@ pub(crate) struct Link {
     pub(crate) proved_serial: Option<String>,
     /// A connection with short segments was tried beside it.
     pub(crate) short_tried: bool,
-    /// Where the other end sees this one, as it says.
+    /// The address at which the other end sees this one, as it reports.
     pub(crate) seen: Option<SocketAddr>,
     /// Both ends connected at once (`punch.rs`).
     pub(crate) punched: bool,
@@ -164,7 +164,7 @@ impl Link {
         }
     }
 
-    /// The host and address that we dialled, if a connection with short segments is to be tried beside this one.
+    /// The host and address that we dialled, if a connection with short segments should be tried beside this one.
     pub(crate) fn retry_target(&self) -> Option<(usize, SocketAddr)> {
         let once = !self.short_tried && self.joins.is_none();
         let address = self.address.filter(|at| !at.ip().is_loopback() && once)?;

@@ -1,4 +1,4 @@
-//! This host's own addresses and routes, and their changes, as the kernel tells of them (rtnetlink(7)). `address_changes.rs` follows them.
+//! Changes of this host's own addresses and routes, as the kernel reports them (rtnetlink(7)). `address_changes.rs` acts on them.
 
 use std::os::fd::OwnedFd;
 
@@ -7,32 +7,32 @@ use rustix::io::Errno;
 use crate::socket::{self, Recv};
 use crate::units::{MILLISECOND, SECOND};
 
-/// The time from a change to what is done about it: the kernel tells that an address is gone before it takes its route away, and of a new one
-/// before it has any.
+/// The time from a change to the reaction: the kernel reports that an address is gone before it removes its route, and that there is a
+/// new one before it has a route.
 const SETTLE: u64 = 50 * MILLISECOND;
 /// The least time between two dials for changes.
 const PAUSE: u64 = SECOND;
-/// Bytes of changes that are read at once. Of those that do not fit the kernel tells that they were lost.
+/// Bytes of changes that are read at once. The kernel reports that changes were lost if they do not fit.
 const READ: usize = 16 << 10;
-/// Reads in one pass: there are hosts whose routes change all the time.
+/// Reads in one pass: the routes of some hosts change all the time.
 const READS: usize = 16;
 /// The length of a message's header (`struct nlmsghdr`).
 const HEADER: usize = 16;
 /// The kind of a message: an address is gone.
 const ADDRESS_GONE: u16 = 21;
 
-/// What the kernel tells of.
+/// The changes that the kernel reported.
 pub(crate) struct OwnAddresses {
     socket: Option<OwnedFd>,
     /// An address is gone.
     gone: bool,
-    /// When something is done about what has changed.
+    /// When the changes are acted on; none: `u64::MAX`.
     pub(crate) due: u64,
-    /// Hosts are not dialled for it before this.
+    /// Hosts are not dialled because of changes before this.
     not_before: u64,
 }
 
-/// What is to be done.
+/// The reaction to changes.
 #[derive(Default)]
 pub(crate) struct Wanted {
     /// Connections from addresses that are gone end.
@@ -42,17 +42,17 @@ pub(crate) struct Wanted {
 }
 
 impl OwnAddresses {
-    /// Nothing is told before [`OwnAddresses::listen_at`].
+    /// Nothing is reported before [`OwnAddresses::listen_at`].
     pub(crate) fn new() -> Self {
         Self { socket: None, gone: false, due: u64::MAX, not_before: 0 }
     }
 
-    /// The kernel tells at this socket, of [`socket::changes_of_addresses`].
+    /// Sets the socket at which the kernel reports changes: that of [`socket::changes_of_addresses`].
     pub(crate) fn listen_at(&mut self, socket: OwnedFd) {
         self.socket = Some(socket);
     }
 
-    /// Reads what the kernel tells. Returns whether there may be more.
+    /// Reads the kernel's reports. Returns whether there may be more.
     pub(crate) fn read(&mut self, now: u64) -> bool {
         let Some(socket) = &self.socket else { return false };
         let mut buffer = vec![0; READ];
@@ -62,7 +62,7 @@ impl OwnAddresses {
                     let mut kinds = kinds(buffer.get(..count).unwrap_or_default());
                     self.gone |= kinds.any(|kind| kind == ADDRESS_GONE);
                 }
-                // More than fits has changed.
+                // Reports did not fit and were lost.
                 Err(Errno::NOBUFS) => self.gone = true,
                 Ok(Recv::WouldBlock | Recv::End) | Err(_) => return false,
             }
@@ -71,7 +71,7 @@ impl OwnAddresses {
         true
     }
 
-    /// What is to be done now about what has changed.
+    /// The reaction that is due now.
     pub(crate) fn take_wanted(&mut self, now: u64) -> Wanted {
         if self.due > now {
             return Wanted::default();
@@ -112,7 +112,7 @@ mod tests {
         let bytes = [message(20, 24), message(ADDRESS_GONE, 5), message(24, 0)].concat();
         assert_eq!(kinds(&bytes).collect::<Vec<_>>(), [20, ADDRESS_GONE, 24]);
         assert_eq!(kinds(&bytes[..HEADER - 1]).count(), 0);
-        // A length of nothing does not stop it.
+        // A length of 0 does not stop it.
         assert_eq!(kinds(&[0; 40]).collect::<Vec<_>>(), [0, 0]);
         assert_eq!(kinds(&[0xff; 20]).collect::<Vec<_>>(), [0xffff]);
     }

@@ -10,7 +10,7 @@ use crate::link::backoff::Backoff;
 use crate::poll::Token;
 use crate::units::SECOND;
 
-/// After both ends tried to connect at once, in vain, they do not for so long, then for twice as long, up to the most.
+/// The pause after both ends tried to connect at once, in vain: it doubles from the first to the longest.
 const PAUSES: (u64, u64) = (30 * SECOND, 600 * SECOND);
 
 /// Another host.

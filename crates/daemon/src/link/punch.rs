@@ -16,13 +16,13 @@ pub(crate) struct Punch {
 }
 
 pub(crate) enum Stage {
-    /// The other end was asked where it is seen. What came of its answer; and where we connect from.
+    /// The other end was asked for its address as seen by the relay. The received part of its answer; and the address that we connect from.
     Asked { stream: Stream, received: Vec<u8>, from: SocketAddr },
     /// Both connect.
     Connects { between: [SocketAddr; 2], socket: Option<OwnedFd>, next: u64, asked: bool },
 }
 
-/// The answer: where its end is seen.
+/// The answer: the address at which the relay sees the end that answers.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Answer {
     pub(crate) at: String,

@@ -1,15 +1,15 @@
-//! Connections between two hosts of which neither can be called: both begin to connect at the same time, so that to each firewall or NAT
-//! what comes in answers what went out (TCP simultaneous open, RFC 9293 section 3.5; NAT as RFC 5382 wants it).
+//! Connections between two hosts that both accept none from outside: both begin to connect at the same time, so that each firewall or NAT
+//! takes what comes in as the answer to what went out (TCP simultaneous open, RFC 9293 section 3.5; NAT as in RFC 5382).
 //!
 //! ```text
 //!   a: a call was connected through a relay: asks b, by the relay: "I am seen at x"  --->  b: answers "I am seen at y"; connects y -> x
 //!   a: connects x -> y  <---
 //! ```
-//! * Each is seen by the relay, where its link with that comes from; the greeting of the relay says it. The new connection leaves from the
-//!   same port, so that a NAT that keeps to one mapping for a port shows the same address to both.
-//! * A symmetric NAT does not: nobody hears of the other one then, and what goes through the relay goes on there.
-//! * The connection is a link as any other one: TLS with the certificates of both, the end that asked as the dialling one. What went
-//!   through the relay moves to it.
+//! * The relay sees the address from which a host's link comes, and reports it in its greeting. The new connection leaves from the same
+//!   port: a NAT with one mapping for each port shows the same address to the relay and to the other host.
+//! * A symmetric NAT does not: then no packet reaches the other end, and streams through the relay stay there.
+//! * The connection is a link as any other one: TLS with the certificates of both; the end that asked is the dialling one. Streams through
+//!   the relay move to it.
 
 use std::net::SocketAddr;
 
@@ -59,7 +59,7 @@ impl Daemon {
         self.unflushed.insert(relay);
     }
 
-    /// Where a link of ours leaves from, and where its other end sees it.
+    /// The local address of a link that we dialled, and this address as its other end sees it.
     fn seen_by(&self, link: Token) -> Option<(SocketAddr, SocketAddr)> {
         let link = self.links.get(&link).filter(|link| link.dialled.is_some())?;
         let (from, seen) = (socket::local_addr(&link.channel)?, link.seen?);
@@ -74,15 +74,15 @@ impl Daemon {
         self.punches.iter().find(|(_, punch)| punch.peer == peer).map(|(token, _)| *token)
     }
 
-    /// A host asks to be connected with, by a stream through a relay: it is seen at `at`.
+    /// A host requests, by a stream through a relay, that both connect at once. The relay sees it at `at`.
     pub(crate) fn handle_punch_request(&mut self, stream: Stream, asker: &str, at: &str, round_trip_us: u64) {
         match self.accept_punch(stream, asker, at) {
             Ok((peer, between, seen)) => {
                 let answer = serde_json::to_vec(&Answer { at: seen.to_string() }).unwrap_or_default();
                 self.send_reply(stream, ConnectReply::Connected, "");
                 let _ = self.join(Side::new(End::Stream(stream), Vec::new()), Side::new(End::Null, answer));
-                // Both are to leave at once, so that neither finds the other's router unprepared: the answer takes half of what it takes
-                // to either one and back.
+                // Both have to leave at the same time, so that neither arrives before the other's router is open. So this end waits for the
+                // time of the answer: half of the two round trips to the relay.
                 let trips = round_trip_us.min(TIME / 1000).saturating_add(self.round_trip_us(stream.0));
                 let (token, now) = (self.new_token(), self.now);
                 let stage = Stage::Connects { between, socket: None, next: now + trips * 500, asked: true };
@@ -92,7 +92,7 @@ impl Daemon {
         }
     }
 
-    /// Who asks, from where to where we connect, and where we are seen.
+    /// The host that asks, the two addresses of the connection (ours, its), and our address as the relay sees it.
     fn accept_punch(
         &mut self,
         stream: Stream,
@@ -116,7 +116,7 @@ impl Daemon {
             return Err("there is a link".to_owned());
         }
         if let Some(ours) = self.punch_with(peer) {
-            // Of two that ask each other, the one whose name is less is the one that dials.
+            // If two hosts ask each other, the one with the lesser name dials.
             if self.own().name.as_str() < asker || !self.punches.get(&ours).is_some_and(|punch| punch.is_asking()) {
                 return Err("it is being tried already".to_owned());
             }
@@ -252,7 +252,7 @@ impl Daemon {
     }
 }
 
-/// Where the other end is seen, as it answers.
+/// The address at which the other end is seen, from its answer.
 fn read_answer(received: &[u8]) -> Result<SocketAddr, String> {
     const NONSENSE: &str = "its answer makes no sense";
     let (reply, why, length) = ConnectReply::read(received).ok().flatten().ok_or(NONSENSE)?;

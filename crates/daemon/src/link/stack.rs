@@ -1,7 +1,7 @@
 //! Which stack a link has (`adoc/stripe(32)/tls/tcp`): what this end offers in its greeting, and what the two ends agree on.
 //!
-//! Where nobody has written a stack, a link of some distance is compressed where that makes it faster, and has several connections where
-//! losses hold one back. Both ends say what they want, and come to the same by [`madrigal_adapters::stack::agree`].
+//! Without a configured stack, a link of some distance is compressed where that makes it faster, and has several connections where losses
+//! slow one down. Both ends send what they want, and come to the same result by [`madrigal_adapters::stack::agree`].
 
 use std::os::fd::{AsFd as _, AsRawFd as _};
 
@@ -20,13 +20,13 @@ use crate::poll::Token;
 use crate::wire::{Hello, StackOffer};
 
 impl Daemon {
-    /// What links are made of for which no rule says it.
+    /// Sets the stack of links without a rule about it.
     pub fn makes_links_of(&mut self, stack: Stack) {
         self.stack = Some(stack);
     }
 
-    /// What the greeting of a connection that we dialled offers: what is tried by it, or else whatever this end can do, if no rule says it.
-    /// Nothing where it joins a link.
+    /// The offer in the greeting of a connection that we dialled: the stack of its trial, or that of a rule, or else all that this end can
+    /// do. Nothing if it joins a link.
     pub(crate) fn stack_offer(&self, link: &Link, tried: Option<&Stack>) -> Option<StackOffer> {
         let (peer, _) = link.dialled.filter(|_| link.joins.is_none())?;
         let offer = self.stack_wanted(link, peer, (true, true));
@@ -36,20 +36,20 @@ impl Daemon {
         })
     }
 
-    /// What this end answers to an offer: what is worth it, if no rule says it at either end. Where both kernels send by rate, whatever is
-    /// lost, one connection is all that is needed of each network.
+    /// This end's answer to an offer: if no rule sets the stack at either end, the adapters that pay off. Where both kernels send by rate,
+    /// regardless of losses, one connection for each network is enough.
     fn stack_answer(&self, link: &Link, peer: usize, offer: Option<&StackOffer>) -> StackOffer {
         let has = |name: &str| offer.is_some_and(|offer| offer.stack.split('/').any(|part| part.starts_with(name)));
         let insists = offer.is_some_and(|offer| offer.strict);
         let by_loss = offer.is_some_and(|offer| offer.by_loss) || is_by_loss(&link.channel);
-        // Networks of shorter ways are faster than what compresses.
+        // Networks of shorter ways are faster than the compression.
         let is_far = is_far(&link.channel);
         let several = by_loss || offer.is_some_and(|offer| offer.networks > 1);
         let (adoc, stripe) = (insists || is_far, insists || is_far && several);
         self.stack_wanted(link, peer, (has("adoc") && adoc, has("stripe") && stripe))
     }
 
-    /// What a rule wants, or else what is wanted where there is none.
+    /// The stack of a rule or of [`Self::makes_links_of`], or else one with these adapters.
     fn stack_wanted(&self, link: &Link, peer: usize, (adoc, stripe): (bool, bool)) -> StackOffer {
         let is_tcp = tcp::info(link.channel.as_fd().as_raw_fd()).is_ok();
         let most = self.grid.most_connections(peer).unwrap_or(MOST_STREAMS).min(MOST_STREAMS);
@@ -57,7 +57,7 @@ impl Daemon {
         let (rule, typed) = (self.grid.stack(peer), self.stack.as_ref());
         let mut elements: Vec<Element> = match (rule, typed) {
             (Some(stack), _) => stack.elements().to_vec(),
-            // Of all links: whether each is enciphered the grid says.
+            // This one is for all links: the grid decides for each whether it is encrypted.
             (None, Some(stack)) => {
                 let adapters = stack.elements().iter().copied();
                 let adapters = adapters.filter(|element| !matches!(element, Element::Tls | Element::Tcp));
@@ -70,7 +70,7 @@ impl Daemon {
             }
         };
         if !is_tcp {
-            // The command enciphers, and there is only one.
+            // The command encrypts, and there is one connection only.
             elements.retain(|element| matches!(element, Element::Adoc | Element::Tcp));
         }
         let stack = elements.iter().map(Element::to_string).collect::<Vec<_>>().join("/");
@@ -80,7 +80,7 @@ impl Daemon {
         StackOffer { stack, strict, known, by_loss: is_by_loss(&link.channel), networks }
     }
 
-    /// What the two ends of a link do, now that both have said what they want; or why they do nothing together.
+    /// The stack that the two ends of a link agree on from both offers; or why they do not agree.
     pub(crate) fn agree_on_stack(&mut self, token: Token, peer: usize, hello: &Hello) -> Result<Agreed, String> {
         let link = self.links.get(&token).ok_or("gone")?;
         let theirs = hello.stack.as_ref();
@@ -95,7 +95,7 @@ impl Daemon {
     /// The adapters of a link that comes up; none where none were agreed on.
     pub(crate) fn adapters(&self, link: &Link, peer: usize, agreed: &Agreed) -> Option<Box<Adapters>> {
         let mut adapters = Adapters { compressed: None, striped: None };
-        // Every element, so that none is agreed on, and does nothing.
+        // Matches every element, so that no agreed element is without effect.
         for element in agreed.stack.elements() {
             match *element {
                 Element::Adoc => adapters.compressed = Some(Compressed::new()),
@@ -106,7 +106,7 @@ impl Daemon {
         (adapters.compressed.is_some() || adapters.striped.is_some()).then(|| Box::new(adapters))
     }
 
-    /// A link that may have so many connections, and begins with as many as the last one ended with.
+    /// The adapter of a link that may have `most` connections. It begins with as many as the last link ended with.
     fn striped(&self, link: &Link, peer: usize, most: u8) -> Option<Striped> {
         let congestion = if is_by_loss(&link.channel) { Congestion::ByLoss } else { Congestion::ByRate };
         let known = self.known_file.known.way(self.name(peer), link.method()).map_or(0, |known| known.connections);
@@ -115,7 +115,7 @@ impl Daemon {
     }
 }
 
-/// What both ends do.
+/// The result of both offers; an old peer sends none.
 fn agreed(link: &Link, ours: &StackOffer, theirs: Option<&StackOffer>) -> Result<Agreed, String> {
     let plain = if link.channel.is_encrypted() { "tls/tcp" } else { "tcp" };
     let plain =

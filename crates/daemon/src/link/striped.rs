@@ -15,11 +15,11 @@ use crate::units::{MILLISECOND, SECOND};
 
 /// Bytes of the link that are moved at once.
 const MOVED: usize = 64 << 10;
-/// Of several connections each has what it carries in this time waiting to be sent, between these bounds: had one more, it would take all
-/// there is to send, and the others were idle.
+/// Each of several connections may have waiting what it carries in this time, between these bounds. With more, one connection would take
+/// all there is to send, and the others would be idle.
 const AHEAD: u64 = 50 * MILLISECOND;
 const MOST_AHEAD: (usize, usize) = (16 << 10, 128 << 10);
-/// After a connection could not be made, none is for this time.
+/// The pause of a network after a connection by it could not be made.
 const PAUSE: u64 = 10 * SECOND;
 
 /// The connections of a link.
@@ -27,16 +27,16 @@ pub(crate) struct Striped {
     stripe: Stripe,
     /// The connections beside the link's own, which is [`ONLY`].
     further: BTreeMap<Lane, Token>,
-    /// Those of them that are to end once nothing is on its way by them.
+    /// Those of them that end once nothing is in flight on them.
     retired: BTreeSet<Lane>,
-    /// The networks that the end that dials may use; each has one connection at least. The first one is that of the link's own.
+    /// At the dialling end, the networks to use; each gets one connection at least. The first one is that of the link's own.
     networks: Vec<Network>,
     /// The network of each connection that was dialled, those that are being made among them; and the number of the next one.
     lies: BTreeMap<Lane, usize>,
     next: u32,
     count: StreamCount,
     most: usize,
-    /// How many the other end wants, and how many of ours were reported to it.
+    /// How many the other end wants, and the number that we reported to it last.
     wanted_there: usize,
     reported_count: usize,
     /// What the kernel had counted of each at the last sample.
@@ -50,13 +50,13 @@ pub(crate) struct Striped {
 struct Network {
     /// The other end's address there.
     address: SocketAddr,
-    /// No connection is made before, for one could not be.
+    /// No connection is made before this, since one could not be made.
     pause: u64,
 }
 
 impl Striped {
-    /// A link that has one connection, is to have `begin` of them, and may have `most`. `networks`: addresses of the other end by different
-    /// networks, the link's own first; none at the end that does not dial.
+    /// For a link that has one connection, should get `begin` of them, and may have `most`. `networks`: addresses of the other end by
+    /// different networks, the link's own first; none at the end that does not dial.
     pub(crate) fn new(
         now: u64,
         [begin, most]: [u8; 2],
@@ -65,7 +65,7 @@ impl Striped {
     ) -> Result<Self, AddError> {
         let mut stripe = Stripe::new(Limits::default());
         stripe.add(now, ONLY)?;
-        // Whatever a peer has answered, there is one.
+        // There is one connection at least, even if the peer answered 0.
         let [begin, most] = [begin, most].map(|count| usize::from(count.max(1)));
         let begin = begin.max(networks.len()).min(most);
         Ok(Self {
@@ -171,7 +171,7 @@ impl Striped {
         Ok(())
     }
 
-    /// A connection has ended: others carry what the other end has not got. Returns whether that was to be.
+    /// A connection has ended: others carry what the other end has not received. Returns whether it was retired.
     pub(crate) fn leave(&mut self, lane: Lane) -> bool {
         let meant = self.stripe.is_over(lane);
         self.stripe.remove(lane);
@@ -182,9 +182,9 @@ impl Striped {
         meant
     }
 
-    /// What the kernel counts of each connection now: how many there should be for what this end sends follows from it.
+    /// Takes the kernel's counters of each connection. They decide how many connections there should be for what this end sends.
     pub(crate) fn sample(&mut self, now: u64, infos: Vec<(Lane, tcp::Info)>) {
-        // What the link has more of than there is room, no connection is short of: a new one gets little before it has shown what it carries.
+        // If the link has more than there is room for, no connection lacks bytes: a new one gets few before its rate is known.
         let has_more = self.stripe.room() == 0 || self.taken < self.waiting.len();
         let mut samples = Vec::new();
         for (lane, info) in infos {
@@ -211,13 +211,13 @@ impl Striped {
         self.wanted_there = usize::from(count);
     }
 
-    /// How many connections we want, if the other end does not know it.
+    /// How many connections we want, if that was not reported to the other end.
     pub(crate) fn unreported(&self) -> Option<u8> {
         let count = self.count.count();
         (self.reported_count != count).then(|| u8::try_from(count).unwrap_or(u8::MAX))
     }
 
-    /// It knows it now.
+    /// The number was reported.
     pub(crate) fn reported(&mut self, count: u8) {
         self.reported_count = usize::from(count);
     }
@@ -227,7 +227,7 @@ impl Striped {
         self.count.count().max(self.wanted_there).clamp(1, self.most)
     }
 
-    /// The connections that are to be made now, and where. Those that are too many get no more to carry.
+    /// The connections to make now, and their addresses. Surplus connections are retired: they get no more to carry.
     pub(crate) fn adjust(&mut self, now: u64) -> Vec<(Lane, SocketAddr)> {
         let usable = || self.networks.iter().enumerate().filter(|(_, network)| network.pause <= now);
         let wanted = self.wanted().max(usable().count().min(self.most));
@@ -257,7 +257,7 @@ impl Striped {
         self.lies.iter().filter(|(lane, at)| **at == network && !self.retired.contains(lane)).count()
     }
 
-    /// The connections that were to end, and by which nothing is on its way any more.
+    /// The retired connections on which nothing is in flight any more.
     pub(crate) fn over(&self) -> Vec<Token> {
         let over = self.retired.iter().filter(|lane| self.stripe.is_over(**lane));
         over.filter_map(|lane| self.further.get(lane).copied()).collect()
@@ -387,7 +387,7 @@ mod tests {
         assert_eq!(striped.retired, [3, 4, 5].map(Lane).into());
     }
 
-    /// One connection has whatever waits; of several each has what it carries soon.
+    /// A single connection takes all that waits; each of several takes what it carries soon.
     #[test]
     fn a_connection_of_several_is_given_what_it_carries_soon() {
         let mut striped = Striped::new(0, [1, 4], Congestion::ByLoss, Vec::new()).expect("a link");

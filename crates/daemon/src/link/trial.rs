@@ -10,7 +10,7 @@ use crate::streams::egress::Requester;
 pub(crate) struct Trial {
     pub(crate) requester: Requester,
     pub(crate) stack: Stack,
-    /// What goes can be compressed.
+    /// The bytes can be compressed.
     pub(crate) text: bool,
     /// How long bytes go.
     pub(crate) time: u64,
@@ -19,7 +19,7 @@ pub(crate) struct Trial {
     pub(crate) stage: Stage,
 }
 
-/// How far it is.
+/// The stage of a trial.
 #[derive(Clone, Copy)]
 pub(crate) enum Stage {
     /// The link is made, or is given up then.
@@ -30,8 +30,8 @@ pub(crate) enum Stage {
         began: u64,
         /// Bytes that the link has taken.
         taken: u64,
-        /// When half of the time had passed, and how many bytes had gone by then: what went before is not counted, for connections grow
-        /// faster, and are more, as time goes on.
+        /// When half of the time had passed, and how many bytes had gone by then. These are not counted: with time connections get faster,
+        /// and more of them are made.
         half: Option<(u64, u64)>,
     },
 }
@@ -47,12 +47,12 @@ impl Trial {
     }
 }
 
-/// Fills a buffer with what cannot be compressed, or with words; `at`: how many bytes went before.
+/// Fills a buffer with incompressible bytes, or with words; `at`: how many bytes went before.
 pub(crate) fn fill(text: bool, at: u64, bytes: &mut [u8]) {
     if text { fill_with_words(at, bytes) } else { fill_with_noise(at, bytes) }
 }
 
-/// Bytes that cannot be compressed, so that what they take to arrive is what the line takes.
+/// Incompressible bytes: the time that they take to arrive is that of the line.
 pub(crate) fn fill_with_noise(seed: u64, bytes: &mut [u8]) {
     let mut state = seed;
     for piece in bytes.chunks_exact_mut(8) {

@@ -1,5 +1,5 @@
-//! Trials of stacks, for `madrigal perf A B`: beside the link with a host a second one is made, of the stack in question, on which bytes go
-//! that mean nothing. Programs' streams stay where they are: such a link is the last that is used (`Rank`).
+//! Trials of stacks, for `madrigal perf A B`: beside the link with a host a second one is made, with the stack in question, and padding is
+//! sent on it. Programs' streams stay where they are: such a link is the last that is used (`Rank`).
 //!
 //! ```text
 //!   question --> connect --> greet, with the stack --> up: bytes for so many seconds --> what went in the second half of them: the answer
@@ -33,7 +33,7 @@ const WRITE: usize = 16 << 10;
 const OVER: &str = "it was a trial";
 
 impl Daemon {
-    /// Begins a trial of a stack with a host; the requester is told what came of it.
+    /// Begins a trial of a stack with a host. The requester gets a report.
     pub(crate) fn begin_trial(
         &mut self,
         requester: Requester,
@@ -51,7 +51,7 @@ impl Daemon {
         let link = self.dial_at(peer, address, short, None).ok_or_else(|| format!("cannot connect to {address}"))?;
         let (id, end) = (self.new_token(), self.now + BEGIN);
         match requester {
-            // It is told at once that an answer will come, for it waits no longer than for a connection.
+            // The reply goes at once, before the answer: the requester waits for the reply only as long as for a connection.
             Requester::Stream(stream) => {
                 self.send_reply(stream, ConnectReply::Connected, "");
                 self.streams.insert(stream, StreamOwner::Trial(id));
@@ -66,7 +66,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// Where a host is called for a trial: as for the link with it, or by its first address.
+    /// The address to dial for a trial: that of the direct link with the host, or the host's first address.
     fn trial_address(&self, peer: usize) -> Result<SocketAddr, String> {
         let (own, name) = (&self.own().name, self.name(peer));
         let link = self.link_to(peer).and_then(|link| self.links.get(&link));
@@ -76,7 +76,7 @@ impl Daemon {
         of_link.or_else(first).ok_or_else(|| format!("{own} cannot call {name}: try `madrigal perf {name} {own}`"))
     }
 
-    /// The trial whose link that is, or will be.
+    /// The trial of a link, or of a connection that will be its link.
     pub(crate) fn trial_by(&self, link: Token) -> Option<Token> {
         self.trials.iter().find(|(_, trial)| trial.link == link).map(|(id, _)| *id)
     }
@@ -157,14 +157,14 @@ impl Daemon {
         }
     }
 
-    /// The connection or the link of a trial is no more, and it was not over.
+    /// The connection or the link of a trial has ended before the trial was over.
     pub(crate) fn trial_lost(&mut self, link: Token, why: &str) {
         if let Some(id) = self.trial_by(link) {
             self.end_trial(id, Err(why.to_owned()));
         }
     }
 
-    /// Whoever asked for a trial has left: there is none.
+    /// A stream of a trial was reset. If it was the requester's, the trial ends.
     pub(crate) fn trial_reset(&mut self, id: Token, stream: Stream) {
         let Some(trial) = self.trials.get(&id) else { return };
         if trial.requester == Requester::Stream(stream) {

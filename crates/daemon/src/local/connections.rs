@@ -1,4 +1,4 @@
-//! Connections of unmodified programs through this daemon. The preloaded library asks for them.
+//! Connections of unmodified programs through this daemon. The preloaded library requests them.
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;

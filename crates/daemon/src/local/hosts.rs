@@ -1,4 +1,4 @@
-//! The hosts file: which addresses and names mean which host for programs of this host, and whether connections there go through the daemon
+//! The hosts file: for programs of this host it maps addresses and names to hosts, and has whether connections there go through the daemon
 //! ([`madrigal_proto::hosts`]).
 
 use std::net::{IpAddr, Ipv4Addr};
@@ -22,7 +22,7 @@ impl HostsFile {
     }
 
     /// The addresses by which programs of this host reach a host whose own addresses are `ips`. An address that leads elsewhere from here is
-    /// replaced by one that leads there, or by the host's alias. `is_here` says whether an address is this host's.
+    /// replaced by one that leads there, or by the host's alias. `is_here` returns whether an address is this host's.
     pub fn found_by(&self, host: &str, ips: &[Ipv4Addr], is_here: impl Fn(Ipv4Addr) -> bool) -> Vec<Ipv4Addr> {
         let mut all = hosts::entries(&self.0);
         let Some(meant) = all.find(|entry| entry.is_called(host.as_bytes()) && entry.how != How::Own) else {
@@ -97,10 +97,10 @@ mod tests {
             assert_eq!(found("C1", &format!("{ip} 10.3.0.2 {ip}")), "10.3.0.2 10.3.0.2 10.3.0.2");
         }
         assert_eq!(found("a1", "127.77.0.1"), "127.77.0.1");
-        // Who is connected to without a daemon may be called by what the grid does not know.
+        // Hosts that are reached without a daemon may have addresses that are not in the grid.
         assert_eq!(found("b2", "192.168.0.3 10.0.0.3 172.17.0.1"), "192.168.0.3 10.0.0.3 10.0.0.3");
         assert_eq!(found("d1", "192.168.0.5 10.0.0.2"), "192.168.0.5 127.77.0.5");
-        // Nobody of the grid, and this host itself.
+        // Names that are not in the grid, and this host itself.
         for host in ["e1", "", "b1"] {
             assert_eq!(found(host, "10.0.0.2 172.17.0.1"), "10.0.0.2 172.17.0.1");
         }

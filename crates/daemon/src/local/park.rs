@@ -25,7 +25,7 @@ use crate::socket;
 use crate::streams::pipe::{End, Side};
 use crate::units::{MILLISECOND, SECOND};
 
-/// The time from a program's request to its connect, and from there to a connection.
+/// The time limit from a program's request to its connect, and from there to a connection.
 const PARK_TIMEOUT: u64 = 2 * SECOND;
 
 impl Daemon {
@@ -49,7 +49,7 @@ impl Daemon {
                 Err(_) => true,
             },
             (None, Outcome::Refuse) if waits => {
-                // The kernel's error is ECONNRESET. The preloaded library asks for the true one.
+                // The kernel's error is ECONNRESET. The preloaded library requests the true one.
                 let _ = rustix::net::shutdown(&parked.theirs, Shutdown::Both);
                 true
             }

@@ -15,7 +15,7 @@ impl Daemon {
     pub(crate) fn write_hosts(&mut self) {
         let all = self.grid.hosts.iter().enumerate();
         let all = all.map(|(at, host)| {
-            // A place that nobody has takes little room.
+            // The place of a removed host takes little room.
             let name = if host.is_gone() { NOBODY } else { host.name.as_str() };
             (name, self.method_to(at), addresses(&self.grid, self.own_index, at))
         });

@@ -1,5 +1,5 @@
 //! The file of known hosts: the way to each that worked last, and the figures of each way. It outlives the daemon. A file that does not parse
-//! is renamed, and the log says so: everything in it is measured again.
+//! is renamed, which the log reports: everything in it is measured again.
 
 use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
@@ -71,7 +71,7 @@ impl KnownFile {
 }
 
 impl Known {
-    /// Reads a file, which may be absent. One that does not parse is renamed; the second value says so in one line.
+    /// Reads a file, which may be absent. One that does not parse is renamed; the second value is a line about it for the log.
     fn read(path: &Path) -> (Self, Option<String>) {
         match try_read(path) {
             Ok(known) => (known, None),

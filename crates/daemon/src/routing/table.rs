@@ -44,7 +44,7 @@ pub(crate) fn ways_by(relay: &str, link: Figures, advertised: &[Advertised], hos
     of.map(route).collect()
 }
 
-/// Which of these routes a relay uses for a stream that has passed those hosts.
+/// The route that a relay uses for a stream that has passed these hosts.
 pub(crate) fn next_hop(own: &str, routes: &[Route], passed: &[String]) -> Option<usize> {
     let is_new = |name: &String| !passed.contains(name) && name != own;
     let is_allowed = |route: &Route| match &route.way {

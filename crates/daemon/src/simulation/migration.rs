@@ -1,6 +1,6 @@
 //! One stream between two hosts and the relays that it may go by, with the decisions of `streams/failover.rs`, and links that notice silence as
 //! the real ones do. Relays are killed, links are cut, reset and made anew. While there is a way that works throughout, the stream goes on.
-//! Where there is none both ends learn it within 15 seconds. Never does one end go on alone.
+//! Where there is none both ends learn it within 15 seconds. One end never goes on alone.
 
 mod world;
 

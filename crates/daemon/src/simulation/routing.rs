@@ -1,5 +1,5 @@
 //! Route updates by `routing/table.rs` while links come up and end. No stream ever runs in a loop. When nothing changes any more, every host
-//! is reached to which there is a way.
+//! with a way to it is reached.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 

@@ -1,4 +1,4 @@
-//! The attempts of a call: the ways are asked to connect, one after another.
+//! The attempts of a call: a connect request on one way after another.
 
 use std::os::fd::OwnedFd;
 
@@ -35,7 +35,7 @@ impl Daemon {
         }
     }
 
-    /// Asks a way to connect.
+    /// Sends a connect request on a way.
     fn attempt(&mut self, token: Token, link: Token, way: String) {
         let (now, from) = (self.now, self.own().name.clone());
         let Some(call) = self.calls.get_mut(&token) else { return };

@@ -15,7 +15,7 @@ pub(crate) const RETRY_AFTER: u64 = 300 * MILLISECOND;
 /// Why a way failed that did not answer in time.
 pub(crate) const NO_ANSWER: &str = "no answer";
 
-/// Who waits for the stream.
+/// The local end that waits for the stream.
 pub(crate) struct Caller {
     pub(crate) socket: OwnedFd,
     pub(crate) token: Token,
@@ -53,7 +53,7 @@ pub(crate) struct Call {
     pub(crate) egress: bool,
 }
 
-/// A way that was asked to connect.
+/// A way on which a connect request was sent.
 pub(crate) struct Attempt {
     pub(crate) stream: Stream,
     pub(crate) way: String,

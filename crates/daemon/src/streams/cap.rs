@@ -1,5 +1,5 @@
-//! Caps: what the streams that a rule is about carry together, each way. Each way has an allowance, which grows with time up to a burst;
-//! pipes that find none wait in a queue.
+//! Caps: limits on what all streams under a rule carry together, each way. Each way has an allowance, which grows with time up to a burst.
+//! Pipes without an allowance wait in a queue.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -51,13 +51,13 @@ impl Caps {
         self.0.values().flatten().map(|way| way.due).min().unwrap_or(u64::MAX)
     }
 
-    /// The pipes that may go on now: the first of each queue. Who cannot, for its other end has no room, holds up nobody.
+    /// The pipes that may go on now: the first of each queue. A pipe whose other end has no room does not hold up others.
     pub(crate) fn due(&mut self, now: u64) -> Vec<Token> {
         let due = self.0.values_mut().flatten().filter(|way| way.due <= now);
         due.filter_map(|way| way.take_next(now)).collect()
     }
 
-    /// The description was read again: who waits asks once more, and what no rule caps any more is forgotten.
+    /// The description was read again. Returns the pipes that wait: they request again. Allowances without a rule are removed.
     pub(crate) fn follow(&mut self, grid: &Grid) -> Vec<Token> {
         let waiting = self.0.values_mut().flatten().flat_map(|way| {
             (way.due, way.current) = (u64::MAX, None);
@@ -69,16 +69,16 @@ impl Caps {
     }
 }
 
-/// What may go one way.
+/// The allowance of one way.
 struct Allowance {
     /// Bytes a second.
     rate: u64,
     bytes: u64,
-    /// Up to when it has grown.
+    /// The time up to which it has grown.
     grown: u64,
     /// The pipes that wait, the next one first.
     waiting: VecDeque<Token>,
-    /// The pipe that goes next, and has not asked yet.
+    /// The pipe that goes next, and has not requested yet.
     current: Option<Token>,
     /// When the first of them may go on.
     due: u64,
@@ -97,7 +97,7 @@ impl Allowance {
         }
         if (is_current || self.waiting.is_empty()) && self.bytes >= LEAST {
             if !self.waiting.is_empty() {
-                // Behind this one, with what it leaves.
+                // The next pipe goes after this one, with what this one leaves.
                 self.due = now;
             }
             return usize::try_from(self.bytes).unwrap_or(usize::MAX);
@@ -111,7 +111,7 @@ impl Allowance {
         0
     }
 
-    /// Takes the next pipe out of the queue. The one behind it is due when as much has come again.
+    /// Takes the next pipe out of the queue. The one behind it is due when the allowance for another read has grown.
     fn take_next(&mut self, now: u64) -> Option<Token> {
         self.current = self.waiting.pop_front();
         let again = now + LEAST * SECOND / self.rate + 1;
@@ -201,7 +201,7 @@ mod tests {
         assert!(caps.allowed("night", Way::Out, 2, (&grid, due)) >= LEAST as usize);
     }
 
-    /// The current pipe does not ask, for its other end has no room: the next one goes on, and it has its share later.
+    /// The current pipe does not request, because its other end has no room: the next one goes on, and the first gets its share later.
     #[test]
     fn who_cannot_go_on_holds_up_nobody() {
         let grid = Grid::read("grid.toml", "[site.a]\nhosts.a1 = []\n[rule.night]\ncap = '80k'\n").unwrap();

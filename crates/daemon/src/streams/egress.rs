@@ -7,7 +7,7 @@ use crate::poll::Token;
 use crate::streams::origin::Origin;
 use crate::streams::stream::Stream;
 
-/// Who asked for a connection to a port of this host, or for an answer.
+/// The origin of a request for a connection to a port of this host, or for an answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Requester {
     /// Another daemon, on this stream.

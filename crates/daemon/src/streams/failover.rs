@@ -2,7 +2,7 @@
 //! `simulation/migration.rs` can run them. `migrations.rs` carries them out.
 //!
 //! The two ends of a link that falls silent notice it within [`SKEW`] of each other ([`keepalive_limits`]). The calling end tries other ways from
-//! then on. The target end waits as long, and that much longer. So both ends know of a permanent cut within 15 seconds.
+//! then on. The target end waits as long and [`SKEW`] longer. So both ends notice a permanent cut within 15 seconds.
 
 use std::collections::BTreeMap;
 
@@ -19,13 +19,13 @@ const SILENCE_LIMIT: u64 = 8 * SECOND;
 const SKEW: u64 = IDLE;
 /// The time that the calling end has to find another way: after its own way was closed, and after it fell silent.
 const CALLER_LIMITS: (u64, u64) = (1500 * MILLISECOND, 2300 * MILLISECOND);
-/// The time that the target end waits for that.
+/// The time that the target end waits for the calling end, in the same two cases.
 const TARGET_LIMITS: (u64, u64) = (1800 * MILLISECOND, CALLER_LIMITS.1 + SKEW + 300 * MILLISECOND);
 /// The time that a way has to answer.
 const REPLY_TIMEOUT: u64 = SECOND;
 /// The pause before a way that failed is tried again.
 const RETRY_AFTER: u64 = 150 * MILLISECOND;
-/// A better way that refused a stream so often, after pauses that double, is not tried again: the stream stays on its own way.
+/// After so many refusals by better ways, with pauses that double, no other way is tried: the stream stays on its own.
 const MOST_REFUSALS: u32 = 8;
 
 /// The limits of links between daemons.
@@ -117,7 +117,7 @@ impl Failover {
         self.attempt.is_none() && !self.is_disconnected() && self.stays.is_none()
     }
 
-    /// Which of these ways, the best first, a stream without a way tries now.
+    /// The way that a stream without a way tries now, of these, the best first.
     pub(crate) fn choose(&mut self, now: u64, ways: &[String]) -> Option<usize> {
         if self.attempt.is_some() {
             return None;

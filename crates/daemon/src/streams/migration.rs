@@ -9,7 +9,7 @@ pub(crate) struct Migration {
     pub(crate) attempt: Option<ResumeAttempt>,
 }
 
-/// A way on which the stream is to be resumed.
+/// An attempt to resume the stream on a way.
 pub(crate) struct ResumeAttempt {
     pub(crate) stream: Stream,
     pub(crate) way: String,

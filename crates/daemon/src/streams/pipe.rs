@@ -73,7 +73,7 @@ pub(crate) struct Pipe {
     pub(crate) retained: usize,
     /// The rule that caps what it carries.
     pub(crate) cap: Option<String>,
-    /// What the log says at its end.
+    /// The data of the log line at its end.
     pub(crate) record: Option<Record>,
 }
 

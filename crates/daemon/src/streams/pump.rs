@@ -125,7 +125,7 @@ impl Daemon {
     fn read_end(&mut self, end: &End, buffer: &mut [u8]) -> Result<Recv, Errno> {
         match end {
             End::Socket { socket, .. } => libc_socket::recv(socket, buffer),
-            // If the stream was reset, an event says so, and why.
+            // If the stream was reset, an event reports it with the cause.
             End::Stream(stream) => Ok(self.read_stream(*stream, buffer).unwrap_or(Recv::WouldBlock)),
             End::Null => Ok(Recv::End),
             End::Disconnected => Ok(Recv::WouldBlock),

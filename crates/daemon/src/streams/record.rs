@@ -2,7 +2,7 @@
 
 use crate::units::SECOND;
 
-/// What the log says when a pipe ends.
+/// The data of the log line at a pipe's end.
 pub(crate) struct Record {
     /// The line of its beginning.
     pub(crate) line: String,

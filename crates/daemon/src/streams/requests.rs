@@ -13,7 +13,7 @@ use crate::streams::stream::{Stream, StreamOwner};
 use crate::wire::{ConnectReply, ConnectRequest, Question, StreamHeader};
 
 impl Daemon {
-    /// A peer opened a stream; `header` says what for.
+    /// A peer opened a stream; `header` has its purpose.
     pub(crate) fn handle_open(&mut self, link: Token, (stream, class): (StreamId, Class), header: &[u8]) {
         let from = (link, stream);
         let peer = self.links.get(&link).and_then(Link::up).map(|up| up.peer);
@@ -34,7 +34,7 @@ impl Daemon {
         }
     }
 
-    /// A peer asks for a connection to a port of this host or, if this host is a relay, of another one.
+    /// A peer requests a connection to a port of this host or, if this host is a relay, of another one.
     fn handle_connect_request(&mut self, (from, class): (Stream, Class), peer: Option<usize>, request: ConnectRequest) {
         let sender = peer.map_or("?", |peer| self.name(peer)).to_owned();
         let own = self.own();

@@ -7,7 +7,7 @@ use crate::streams::stream::{Stream, StreamOwner};
 use crate::wire::{ConnectReply, ConnectRequest, ResetCause, Resume};
 
 impl Daemon {
-    /// A peer asks to resume a stream on the new stream `from`.
+    /// A peer requests to resume a stream on the new stream `from`.
     pub(crate) fn handle_resume(&mut self, from: Stream, sender: &str, request: &ConnectRequest, resume: Resume) {
         let by_relay = self.grid.host(sender).is_some_and(|(_, host)| host.relay);
         let token = request.id.as_ref().and_then(|id| self.resumable_pipes.get(id)).copied();

@@ -1,4 +1,4 @@
-//! A stream of a link, and who owns it.
+//! A stream of a link, and its owner.
 
 use madrigal_proto::mux::StreamId;
 
@@ -7,7 +7,7 @@ use crate::poll::Token;
 /// A stream of a link: the link's token, and the stream's id on it.
 pub(crate) type Stream = (Token, StreamId);
 
-/// Who handles what comes on a stream.
+/// The owner of a stream: it handles what comes on the stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum StreamOwner {
     /// A call that waits for a reply.
@@ -16,7 +16,7 @@ pub(crate) enum StreamOwner {
     Egress(Token),
     /// A pipe.
     Pipe(Token),
-    /// A pipe that is to migrate to this stream.
+    /// A pipe that tries to migrate to this stream.
     Migration(Token),
     /// A question that is not answered yet.
     Check(Token),
@@ -24,7 +24,7 @@ pub(crate) enum StreamOwner {
     Trial(Token),
     /// An attempt to connect from both ends at once.
     Punch(Token),
-    /// Nobody: what comes is discarded.
+    /// No owner: received bytes are discarded.
     Discard,
     /// The routing table: a relay sends an update.
     RouteUpdate,

@@ -98,7 +98,7 @@ enum Spoil {
     Set(Index, u8),
     Cut(Index),
     Insert(Index, Vec<u8>),
-    /// What lies between two places comes twice.
+    /// The bytes between two places come twice.
     Repeat(Index, Index),
 }
 
@@ -155,7 +155,7 @@ fn reads_back<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(byt
 }
 
 proptest! {
-    /// What one daemon writes another one of this version reads.
+    /// A daemon of this version reads what another one writes.
     #[test]
     fn everything_reads_back(header in header(), update in update(), hello in hello(), question in question()) {
         prop_assert_eq!(reads_back(&header.bytes()), Some(header));

@@ -1,7 +1,7 @@
 //! Links: how they come about, what is sent on them besides frames, and how they end.
 
 use madrigal_base::node::NodeId;
-use madrigal_progress::message::{Link, LinkError, Sink};
+use madrigal_progress::message::{LinkError, LinkIndex, Sink};
 use madrigal_sys::time;
 use std::io::IoSlice;
 
@@ -12,11 +12,11 @@ use super::peer::{Peer, Phase};
 use super::port::FabricPort;
 use super::provider::may_be_there;
 
-/// How often a peer that gives no answer is asked again (nanoseconds).
+/// How often a greeting is repeated to a peer that does not answer (nanoseconds).
 const AGAIN_NS: u64 = 250_000_000;
 
 impl FabricPort {
-    /// Has a word sent on a link.
+    /// Queues a link for a control message.
     pub(super) fn queue(&mut self, link: u32) {
         if let Some(peer) = self.peer(link)
             && !core::mem::replace(&mut peer.queued, true)
@@ -36,8 +36,8 @@ impl FabricPort {
         Ok(link)
     }
 
-    /// Sends a word to a peer.
-    fn tell(&mut self, link: u32, head: Head, rest: &[u8]) -> Posted {
+    /// Sends a control message to a peer.
+    fn send_control(&mut self, link: u32, head: Head, rest: &[u8]) -> Posted {
         let Some(to) = self.peer(link).map(|peer| peer.at) else { return Posted::Later };
         let posted = self.ship(Some(link), to, 0, |buffer| gather(buffer, &head.bytes(), &[IoSlice::new(rest)], 0));
         if let (Posted::Done, Some(peer)) = (&posted, self.peer(link)) {
@@ -54,17 +54,17 @@ impl FabricPort {
         let posted = match (&peer.phase, peer.link_id) {
             (Phase::Linking { ask, .. }, None) if *ask <= now => {
                 let greeting = self.greeting(link);
-                self.tell(link, Head::new(Kind::Hello, LinkId::default()), &greeting)
+                self.send_control(link, Head::new(Kind::Hello, LinkId::default()), &greeting)
             }
             (Phase::Up, Some(link_id)) if peer.welcome => {
                 let greeting = self.greeting(link);
-                self.tell(link, Head::new(Kind::Welcome, link_id), &greeting)
+                self.send_control(link, Head::new(Kind::Welcome, link_id), &greeting)
             }
             (Phase::Up, Some(link_id)) if peer.is_owed() => {
                 let head = Head { credit: peer.owed, ..Head::new(Kind::Credit, link_id) };
-                self.tell(link, head, &[])
+                self.send_control(link, head, &[])
             }
-            (Phase::Up, Some(link_id)) if peer.quiet => self.tell(link, Head::new(Kind::Ping, link_id), &[]),
+            (Phase::Up, Some(link_id)) if peer.quiet => self.send_control(link, Head::new(Kind::Ping, link_id), &[]),
             _ => return true,
         };
         let Some(peer) = self.peer(link) else { return true };
@@ -74,7 +74,7 @@ impl FabricPort {
                 if let Phase::Linking { ask, .. } = &mut peer.phase {
                     *ask = now + AGAIN_NS;
                 }
-                // It may owe more than one word.
+                // It may owe more than one message.
                 !peer.is_owed()
             }
             Posted::Later => false,
@@ -92,7 +92,7 @@ impl FabricPort {
         Greeting { from: self.me, to: peer.node, link_id, place, pid, start, name: self.wire.name().to_vec() }.bytes()
     }
 
-    /// Something could not be sent on a link: one that is up is over, one that is not may still come up.
+    /// A send on a link failed: a link that is up ends, one that is not may still come up.
     #[cold]
     pub(super) fn troubled(&mut self, link: u32, why: String) {
         let Some(peer) = self.peers.get_mut(link as usize) else { return };
@@ -125,11 +125,11 @@ impl FabricPort {
 
     pub(super) fn end(&mut self, link: u32, why: LinkError, sink: &mut dyn Sink) {
         if self.close(link, why.clone()) {
-            sink.down(Link(link), why);
+            sink.down(LinkIndex(link), why);
         }
     }
 
-    /// Somebody looks for us, or was found.
+    /// A peer sent a greeting: a hello, or the answer to ours.
     #[cold]
     pub(super) fn greeted(&mut self, head: &Head, greeting: &Greeting, sink: &mut dyn Sink) {
         let node = greeting.from;
@@ -159,7 +159,7 @@ impl FabricPort {
             peer.link_id = Some(greeting.link_id);
             peer.process = near.then_some((greeting.pid, greeting.start));
             peer.phase = Phase::Up;
-            sink.up(Link(link), node);
+            sink.up(LinkIndex(link), node);
         }
         self.queue(link);
     }
@@ -175,7 +175,7 @@ impl FabricPort {
         }
     }
 
-    /// Asks again, gives up, sees whether peers live.
+    /// Repeats greetings, gives up links, checks whether peers live.
     #[cold]
     pub(super) fn keep_alive(&mut self, now: u64) {
         for link in 0..self.peers.len() as u32 {

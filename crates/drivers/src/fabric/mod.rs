@@ -1,10 +1,10 @@
 //! The `fabric` driver: messages over a provider of the installed libfabric, for fabrics that only it knows (verbs, EFA, CXI, PSM).
 //!
 //! ```text
-//!   port --- peer, peer, ...: a link each (what either side may send, the frame on its way); care: how they come and go
+//!   port --- peer, peer, ...: a link each (what either side may send, the frame on its way); connections: how they begin and end
 //!     |----- packet: what one message of the provider's holds (no I/O)
 //!     '----- ffi: libfabric, loaded when first wanted; one endpoint and its buffers
-//!   provider: which one, and whether it can be had
+//!   provider: which one, and whether it is available
 //! ```
 //! `fabric` takes a fabric that is really there; `fabric:NAME` takes the provider of that name, for instance `fabric:tcp`. Never our own.
 
@@ -62,7 +62,7 @@ fn known(name: &str) -> Option<&'static Fabric> {
     Some(made)
 }
 
-/// Whether this thread is inside a question of ours to libfabric: a provider of ours has to say no meanwhile.
+/// Whether this thread is inside a call of ours to libfabric: a provider of ours must refuse meanwhile.
 pub fn is_asking() -> bool {
     ffi::is_asking()
 }
@@ -105,7 +105,7 @@ impl MessageDriver for Fabric {
     }
 
     fn facts(&self) -> Facts {
-        // Whether a provider reaches other hosts is known only to it; one that does not says so when it is asked for a peer.
+        // Only a provider knows whether it reaches other hosts; one that does not reports it when a peer is dialled.
         Facts { reach: Reach::Network, one_user: false, takes: "an address of the provider's" }
     }
 

@@ -1,8 +1,8 @@
-//! Who this process is to others of its host.
+//! The identity of this process for others of its host.
 
 use madrigal_sys::process;
 
-/// What tells a process of this host: of which host and pid namespace it is, its number and when it began.
+/// What identifies a process of this host: its host and pid namespace, its number and its start time.
 pub(super) struct Own {
     pub(super) place: u64,
     pub(super) pid: u32,

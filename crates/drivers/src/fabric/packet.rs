@@ -1,10 +1,10 @@
-//! What one message of the provider's holds: bytes of a frame, or a word between the two drivers. No I/O.
+//! The content of one message of the provider's: bytes of a frame, or a control message between the two drivers. No I/O.
 //!
 //! ```text
 //!   0 kind   1 bytes of the frame's head   2 messages the peer may send more   4 the receiver's link   8 its session   16 length   24 ...
 //! ```
-//! Everything is little end first. Link and session are the receiver's own, told when the two met: nothing else is believed. What does
-//! not read is dropped.
+//! Everything is little end first. Link and session are the receiver's own, sent when the two met: no other message is accepted. Messages
+//! that do not parse are dropped.
 
 use std::io::IoSlice;
 
@@ -12,16 +12,16 @@ use madrigal_base::node::NodeId;
 
 /// Bytes in front of what is carried.
 pub(super) const HEAD: usize = 24;
-/// Bytes of an address that two drivers tell each other at most.
+/// The longest address of a greeting, in bytes.
 const NAME: usize = 200;
-/// What a greeting begins with behind its head, so that another protocol's message is none.
+/// What a greeting begins with behind its head, so that no message of another protocol is taken for one.
 const MAGIC: &[u8; 8] = b"mdr-fab\x01";
 
 /// What a message is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(super) enum Kind {
-    /// I am that node, and look for you.
+    /// I am that node, and want a link with you.
     Hello = 1,
     /// The answer.
     Welcome = 2,
@@ -104,7 +104,7 @@ impl Head {
     }
 }
 
-/// What two drivers tell each other when they meet.
+/// What two drivers send each other when they meet.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Greeting {
     pub(super) from: NodeId,

@@ -1,12 +1,12 @@
 //! One link: meeting the peer, what either side may send, and the frame that is on its way to us.
 
 use madrigal_base::node::NodeId;
-use madrigal_progress::message::{Link, LinkError, MAX_HEAD, Placement, Sink};
+use madrigal_progress::message::{LinkError, LinkIndex, MAX_HEAD, Placement, Sink};
 use madrigal_sys::{piece, process};
 
 use super::packet::{Head, Kind, LinkId};
 
-/// Messages a peer may send before it is told that some were taken.
+/// Messages a peer may send before some are reported as taken.
 pub(super) const WINDOW: u16 = 32;
 /// Longer bodies are received where they belong.
 pub(super) const SHORT: usize = 8 << 10;
@@ -26,11 +26,11 @@ pub(super) struct Peer {
     pub(super) phase: Phase,
     /// Messages we may send.
     pub(super) credits: u16,
-    /// Messages that were taken, of which it was not told.
+    /// Messages that were taken and not reported to it.
     pub(super) owed: u16,
-    /// It looks for us and got no answer yet.
+    /// It sent a hello and got no answer yet.
     pub(super) welcome: bool,
-    /// It is in the list of those that something is to be sent to.
+    /// It is in the list of peers that a message must be sent to.
     pub(super) queued: bool,
     /// Nothing was sent to it since this was set.
     pub(super) quiet: bool,
@@ -38,13 +38,13 @@ pub(super) struct Peer {
     pub(super) trouble: Option<String>,
     /// Its process, where that is one of this host.
     pub(super) process: Option<(u32, u64)>,
-    /// That was gone when it was looked at last: what it sent before is still to be read.
+    /// The process was gone at the last check: what it sent before is still read.
     pub(super) dying: bool,
     coming: Option<Coming>,
 }
 
 pub(super) enum Phase {
-    /// It is looked for: when it is asked next, and when no more (nanoseconds of the monotonic clock).
+    /// A link is being made: when the next hello goes, and when to give up (nanoseconds of the monotonic clock).
     Linking {
         ask: u64,
         until: u64,
@@ -63,7 +63,7 @@ struct Coming {
 
 /// Why a link is over.
 pub(super) enum End {
-    /// The peer said so.
+    /// The peer sent a close.
     Closed,
     /// The peer did something that makes no sense.
     Corrupt(&'static str),
@@ -94,7 +94,7 @@ impl Peer {
         matches!(self.phase, Phase::Up)
     }
 
-    /// Whether its process was gone the last two times this was asked.
+    /// Whether its process was gone at the last two calls.
     pub(super) fn is_dead(&mut self) -> bool {
         let gone = self.process.is_some_and(|(pid, start)| !process::alive(pid, start));
         core::mem::replace(&mut self.dying, gone) && gone
@@ -110,14 +110,14 @@ impl Peer {
         true
     }
 
-    /// Whether it should be told soon what was taken.
+    /// Whether the messages taken should be reported to it soon.
     pub(super) fn is_owed(&self) -> bool {
         self.is_up() && self.owed >= WINDOW / 2
     }
 
     /// A message came, whose head named this link.
     #[inline]
-    pub(super) fn handle(&mut self, link: Link, head: &Head, rest: &[u8], sink: &mut dyn Sink) -> Result<(), End> {
+    pub(super) fn handle(&mut self, link: LinkIndex, head: &Head, rest: &[u8], sink: &mut dyn Sink) -> Result<(), End> {
         self.credits = match self.credits.checked_add(head.credit) {
             Some(credits) if credits <= WINDOW => credits,
             _ => return Err(End::Corrupt("it took more than was sent")),
@@ -144,7 +144,7 @@ impl Peer {
         }
     }
 
-    fn begin(&mut self, link: Link, head: &Head, rest: &[u8], sink: &mut dyn Sink) -> Result<(), End> {
+    fn begin(&mut self, link: LinkIndex, head: &Head, rest: &[u8], sink: &mut dyn Sink) -> Result<(), End> {
         let (frame, body) = split(head, rest)?;
         let len = usize::try_from(head.len).ok().filter(|_| head.len <= LONGEST);
         let len = len.ok_or(End::Corrupt("a frame of no length"))?;
@@ -157,7 +157,7 @@ impl Peer {
         self.land(link, body, sink)
     }
 
-    fn land(&mut self, link: Link, body: &[u8], sink: &mut dyn Sink) -> Result<(), End> {
+    fn land(&mut self, link: LinkIndex, body: &[u8], sink: &mut dyn Sink) -> Result<(), End> {
         let coming = self.coming.as_mut().ok_or(End::Corrupt("the rest of nothing"))?;
         if body.len() > coming.len - coming.got {
             return Err(End::Corrupt("a frame longer than it is"));
@@ -186,13 +186,13 @@ mod tests {
     struct Received(Vec<(Vec<u8>, Vec<u8>)>, Vec<u8>);
 
     impl Sink for Received {
-        fn up(&mut self, _link: Link, _node: NodeId) {}
-        fn down(&mut self, _link: Link, _why: LinkError) {}
-        fn frame(&mut self, _link: Link, head: &[u8], body: &[u8]) {
+        fn up(&mut self, _link: LinkIndex, _node: NodeId) {}
+        fn down(&mut self, _link: LinkIndex, _why: LinkError) {}
+        fn frame(&mut self, _link: LinkIndex, head: &[u8], body: &[u8]) {
             self.0.push((head.to_vec(), body.to_vec()));
         }
-        fn place(&mut self, _link: Link, _head: &[u8], _len: usize, _placement: &mut Placement) {}
-        fn arrived(&mut self, _link: Link, head: &[u8]) {
+        fn place(&mut self, _link: LinkIndex, _head: &[u8], _len: usize, _placement: &mut Placement) {}
+        fn arrived(&mut self, _link: LinkIndex, head: &[u8]) {
             self.1.extend(head);
         }
     }
@@ -204,7 +204,7 @@ mod tests {
     }
 
     fn handle(peer: &mut Peer, received: &mut Received, head: Head, rest: &[u8]) -> bool {
-        peer.handle(Link(0), &head, rest, received).is_ok()
+        peer.handle(LinkIndex(0), &head, rest, received).is_ok()
     }
 
     fn head(kind: Kind) -> Head {

@@ -1,7 +1,7 @@
 //! A process's port: one endpoint of the provider's, its buffers, and a link for each peer.
 //!
-//! Buffers for what comes are always posted; what is sent is copied into buffers of our own, for a provider takes its time. A peer may
-//! send only so much before it hears that it was taken, so nobody floods a process that does not look.
+//! Receive buffers are always posted. What is sent is copied into buffers of our own, for a provider takes its time. A peer may send only
+//! so much before it is notified that it was taken, so no peer floods a process that does not poll.
 
 use std::collections::{HashMap, VecDeque};
 use std::io::IoSlice;
@@ -10,7 +10,7 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 use madrigal_base::error::Os;
 use madrigal_base::node::{Foreign, NodeAddress, NodeId};
 use madrigal_progress::driver::Place;
-use madrigal_progress::message::{Explained, Link, LinkError, Placement, Port, Sent, Sink};
+use madrigal_progress::message::{Explained, LinkError, LinkIndex, Placement, Port, Sent, Sink};
 use madrigal_sys::fd::Fd;
 use madrigal_sys::{Errno, time};
 use rustix::event::epoll::{self, EventData, EventFlags};
@@ -26,11 +26,11 @@ use super::peer::{End, Peer, Phase, SHORT};
 /// Buffers for what comes, which are the first ones, and for what is sent.
 const RX: usize = 128;
 const TX: usize = 64;
-/// Buffers kept for words between the drivers.
+/// Buffers kept for control messages between the drivers.
 const RESERVE: usize = 8;
 /// Events taken in one poll.
 const BATCH: usize = 64;
-/// Polls after something happened each of which asks the provider. Of the others one in so many does.
+/// After an event so many polls query the provider each. Of the others one in so many does.
 const EAGER: u32 = 1024;
 const SELDOM: u32 = 16;
 /// Polls between two reads of the clock.
@@ -40,7 +40,7 @@ const TICK_NS: u64 = 100_000_000;
 /// How often a sleeper polls: seldom where the provider rings, often where it cannot.
 const SLEEP_NS: i64 = 20_000_000;
 const SHORT_SLEEP_NS: i64 = 500_000;
-/// How long the end of a port may take to get rid of what was taken.
+/// How long the end of a port may take to deliver what was taken.
 const LEAVE_NS: u64 = 5_000_000_000;
 
 /// The port.
@@ -49,26 +49,26 @@ pub(super) struct FabricPort {
     pub(super) wire: Wire,
     pub(super) provider: String,
     domain: String,
-    /// How long a node is looked for (nanoseconds).
+    /// How long a node is dialled (nanoseconds).
     pub(super) patience: u64,
     pub(super) peers: Vec<Peer>,
     pub(super) known: HashMap<NodeId, u32>,
-    /// Buffers to send from that nobody uses.
+    /// Send buffers that are free.
     free: Vec<usize>,
     /// By buffer: the link it was sent on.
     owners: Vec<Option<u32>>,
     /// Buffers to receive into that the provider did not take.
     spare: Vec<usize>,
-    /// Links on which a word is to be sent.
+    /// Links on which a control message must be sent.
     pub(super) urgent: VecDeque<u32>,
-    /// Peers to be told that a link is over.
+    /// Peers that must be notified that a link ended.
     pub(super) byes: VecDeque<(u64, LinkId)>,
     /// Links that ended outside of a poll.
     pub(super) unreported: Vec<(u32, LinkError)>,
     epoll: Fd,
     timer: Fd,
     pub(super) own: Own,
-    /// What the provider said was wrong that belongs to no link.
+    /// An error of the provider that belongs to no link.
     trouble: Option<String>,
     eager: u32,
     polls: u32,
@@ -112,7 +112,7 @@ impl FabricPort {
         if port.spare.len() == RX { Err("the provider takes no buffer".to_owned()) } else { Ok(port) }
     }
 
-    /// Has the provider receive into what is ours.
+    /// Posts our free buffers to the provider to receive into.
     fn post(&mut self) {
         while let Some(&slot) = self.spare.last() {
             match self.wire.receive(slot) {
@@ -197,7 +197,7 @@ impl FabricPort {
         let peer = self.peers.get_mut(link as usize).filter(|peer| peer.is_up() && peer.session == head.to.session);
         let Some(peer) = peer else { return };
         let node = peer.node;
-        match peer.handle(Link(link), &head, rest, sink) {
+        match peer.handle(LinkIndex(link), &head, rest, sink) {
             Ok(()) if peer.is_owed() => self.queue(link),
             Ok(()) => {}
             Err(End::Closed) => self.end(link, LinkError::Gone { node, why: "it closed".to_owned() }, sink),
@@ -233,7 +233,7 @@ impl FabricPort {
         }
         for (link, why) in core::mem::take(&mut self.unreported) {
             done += 1;
-            sink.down(Link(link), why);
+            sink.down(LinkIndex(link), why);
         }
         done
     }
@@ -259,7 +259,7 @@ impl Port for FabricPort {
         address.foreign.push(Foreign { kind, bytes: self.wire.name().to_vec() });
     }
 
-    fn link(&mut self, to: &NodeAddress) -> Result<Link, String> {
+    fn link(&mut self, to: &NodeAddress) -> Result<LinkIndex, String> {
         if to.id == self.me {
             return Err("it is this process".to_owned());
         }
@@ -268,18 +268,18 @@ impl Port for FabricPort {
             if let Some(Phase::Linking { until: old, .. }) = self.peer(link).map(|peer| &mut peer.phase) {
                 *old = until;
             }
-            return Ok(Link(link));
+            return Ok(LinkIndex(link));
         }
         let kind = Foreign::kind_of(&self.provider);
         let missing = || format!("node {} has published no address of {}", to.id, self.provider);
         let name = &to.foreign.iter().find(|foreign| foreign.kind == kind).ok_or_else(missing)?.bytes;
         let link = self.meet(to.id, name)?;
         self.queue(link);
-        Ok(Link(link))
+        Ok(LinkIndex(link))
     }
 
     #[inline]
-    fn send(&mut self, link: Link, head: &[u8], body: &[IoSlice<'_>], skip: usize) -> Result<Sent, LinkError> {
+    fn send(&mut self, link: LinkIndex, head: &[u8], body: &[IoSlice<'_>], skip: usize) -> Result<Sent, LinkError> {
         let link = link.0;
         let len = head.len() + body.iter().map(|piece| piece.len()).sum::<usize>();
         let whole = len - head.len() <= SHORT;
@@ -345,7 +345,7 @@ impl Port for FabricPort {
         SHORT
     }
 
-    fn cut(&mut self, link: Link) {
+    fn cut(&mut self, link: LinkIndex) {
         let Some(peer) = self.peer(link.0) else { return };
         let (node, bye) = (peer.node, peer.link_id.filter(|_| peer.is_up()).map(|link_id| (peer.at, link_id)));
         if self.close(link.0, LinkError::Gone { node, why: "the link was cut here".to_owned() }) {
@@ -367,7 +367,7 @@ impl Port for FabricPort {
             it_interval: Timespec { tv_sec: 0, tv_nsec: 0 },
             it_value: Timespec { tv_sec: 0, tv_nsec: ns },
         };
-        // Without a timer nobody may sleep.
+        // Without a timer no thread may sleep.
         let failed = timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &time).is_err();
         if failed {
             self.stir();
@@ -382,7 +382,7 @@ impl Port for FabricPort {
     fn woken(&mut self) {
         // Empty means that something else woke us.
         let _ = rustix::io::read(&self.timer, &mut [0u8; 8]);
-        // The next poll asks the provider and reads the clock.
+        // The next poll queries the provider and reads the clock.
         self.eager = self.eager.max(1);
         self.polls = STRIDE - 1;
     }
@@ -391,7 +391,7 @@ impl Port for FabricPort {
         (!self.known.is_empty()).then_some(self.tick)
     }
 
-    fn explain(&self, link: Link) -> Explained {
+    fn explain(&self, link: LinkIndex) -> Explained {
         let Some(peer) = self.peers.get(link.0 as usize) else { return Explained::default() };
         let rejected =
             peer.trouble.iter().chain(&self.trouble).map(|why| (self.provider.clone(), why.clone())).collect();
@@ -403,20 +403,20 @@ impl Port for FabricPort {
     }
 }
 
-/// Who is told what comes when nobody listens any more.
+/// The sink while the port is dropped: nobody listens any more.
 struct Nobody;
 
 impl Sink for Nobody {
-    fn up(&mut self, _link: Link, _node: NodeId) {}
-    fn down(&mut self, _link: Link, _why: LinkError) {}
-    fn frame(&mut self, _link: Link, _head: &[u8], _body: &[u8]) {}
-    fn place(&mut self, _link: Link, _head: &[u8], _len: usize, _placement: &mut Placement) {}
-    fn arrived(&mut self, _link: Link, _head: &[u8]) {}
+    fn up(&mut self, _link: LinkIndex, _node: NodeId) {}
+    fn down(&mut self, _link: LinkIndex, _why: LinkError) {}
+    fn frame(&mut self, _link: LinkIndex, _head: &[u8], _body: &[u8]) {}
+    fn place(&mut self, _link: LinkIndex, _head: &[u8], _len: usize, _placement: &mut Placement) {}
+    fn arrived(&mut self, _link: LinkIndex, _head: &[u8]) {}
 }
 
 impl Drop for FabricPort {
-    /// What was taken is sent, and peers are told, if that can be done soon. Those who said goodbye first are not: the provider `shm`
-    /// would touch what is no more, where they were in this process.
+    /// What was taken is sent, and peers are notified, if that can be done soon. Peers that closed first are not: if they were in this
+    /// process, the provider `shm` would touch freed memory.
     fn drop(&mut self) {
         self.drain(time::now_ns() + LEAVE_NS);
         let up = self.peers.iter().filter(|peer| peer.is_up());

@@ -1,4 +1,4 @@
-//! Which of libfabric's providers is meant, and whether it can be had.
+//! Which of libfabric's providers is meant, and whether it is available.
 
 use rustix::fs::{Dir, Mode, OFlags};
 
@@ -13,7 +13,7 @@ const DEVICES: [&str; 3] = ["/sys/class/infiniband", "/sys/class/cxi", "/sys/cla
 /// Our own name there.
 const OURSELVES: &str = "madrigal";
 
-/// What is asked for.
+/// Which provider is wanted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Wanted {
     /// Any of [`REAL`].
@@ -113,8 +113,8 @@ fn is_let(name: &str, filter: Option<&str>) -> Result<(), String> {
     Err(format!("FI_PROVIDER={filter} keeps libfabric from {}: add it there, or unset it", core_of(name)))
 }
 
-/// Whether somebody may be at an address. libfabric's `shm` (1.17) does not survive the name of memory that does not exist, so that is
-/// looked for first.
+/// Whether a peer may be at an address. libfabric's `shm` (1.17) does not survive the name of memory that does not exist, so that is
+/// checked first.
 pub(super) fn may_be_there(provider: &str, name: &[u8]) -> Result<(), String> {
     if provider != "shm" {
         return Ok(());

@@ -28,7 +28,7 @@ impl Signal for Bell {
     }
 
     fn woken(&self) {
-        // Empty means that somebody else took it out.
+        // Empty means that another thread took it out.
         let _ = rustix::io::read(&self.0, &mut [0u8; 8]);
     }
 }

@@ -12,7 +12,9 @@ use std::sync::{Arc, Mutex, OnceLock};
 use madrigal_base::ids::Reach;
 use madrigal_base::node::{NodeAddress, NodeId};
 use madrigal_progress::driver::{Facts, Place, Signal};
-use madrigal_progress::message::{Explained, Link, LinkError, MAX_HEAD, MessageDriver, Placement, Port, Sent, Sink};
+use madrigal_progress::message::{
+    Explained, LinkError, LinkIndex, MAX_HEAD, MessageDriver, Placement, Port, Sent, Sink,
+};
 use madrigal_sys::piece;
 
 use super::bell::{Bell, lock};
@@ -24,7 +26,7 @@ const SHORT: usize = 4096;
 const FRAMES: usize = 1024;
 /// ... and the bytes after which it takes no more.
 const BYTES: usize = 1 << 20;
-/// Frames looked at in one poll.
+/// Frames taken in one poll.
 const BATCH: usize = 64;
 /// Buffers kept to be used again.
 const SPARE: usize = 64;
@@ -64,7 +66,7 @@ fn nodes() -> &'static Mutex<HashMap<NodeId, Arc<Inbox>>> {
 /// Where frames for one node wait.
 struct Inbox {
     queue: Mutex<Queue>,
-    /// How many items there are, so that a look at an empty inbox needs no lock. Changed under the lock.
+    /// How many items there are, so that polling an empty inbox needs no lock. Changed under the lock.
     waiting: AtomicUsize,
     bell: Bell,
 }
@@ -93,7 +95,7 @@ enum What {
 }
 
 impl Inbox {
-    /// Adds an item whatever the bounds say, and wakes the owner. False: it closed.
+    /// Adds an item whatever the bounds, and wakes the owner. False: it closed.
     fn add(&self, item: Item) -> bool {
         let mut queue = lock(&self.queue);
         if queue.closed {
@@ -113,7 +115,7 @@ impl Inbox {
         }
     }
 
-    /// Whether nothing waits, as far as it is known here: what comes meanwhile is seen by the next look, or rings.
+    /// Whether nothing waits, as far as it is known here: the next poll sees what comes meanwhile, or it rings.
     #[inline]
     fn is_empty(&self) -> bool {
         self.waiting.load(Ordering::Acquire) == 0
@@ -133,7 +135,7 @@ impl Inbox {
 struct Peer {
     id: NodeId,
     inbox: Option<Arc<Inbox>>,
-    /// [`Sink::up`] was told.
+    /// [`Sink::up`] was called.
     up: bool,
     down: bool,
 }
@@ -142,33 +144,33 @@ struct LoopbackPort {
     me: NodeId,
     inbox: Arc<Inbox>,
     links: Vec<Peer>,
-    /// Links of which nothing was told when they were made.
-    fresh: Vec<Link>,
-    known: HashMap<NodeId, Link>,
+    /// Links that were not reported when they were made.
+    fresh: Vec<LinkIndex>,
+    known: HashMap<NodeId, LinkIndex>,
     placement: Placement,
 }
 
 impl LoopbackPort {
     /// The link of a node; a new one if there was none, or the last is down.
-    fn link_of(&mut self, id: NodeId) -> Link {
+    fn link_of(&mut self, id: NodeId) -> LinkIndex {
         let known = self.known.get(&id).filter(|link| !self.links[link.0 as usize].down);
         if let Some(&link) = known {
             return link;
         }
         let inbox = lock(nodes()).get(&id).cloned();
-        let link = Link(self.links.len() as u32);
+        let link = LinkIndex(self.links.len() as u32);
         self.links.push(Peer { id, inbox, up: false, down: false });
         self.fresh.push(link);
         self.known.insert(id, link);
         link
     }
 
-    /// Whether the layer above is still to be told that a link is up.
-    fn is_fresh(&self, link: Link) -> bool {
+    /// Whether the layer above has yet to get the report that a link is up.
+    fn is_fresh(&self, link: LinkIndex) -> bool {
         self.links.get(link.0 as usize).is_some_and(|peer| !peer.up && !peer.down)
     }
 
-    fn tell_up(&mut self, link: Link, sink: &mut dyn Sink) {
+    fn report_up(&mut self, link: LinkIndex, sink: &mut dyn Sink) {
         let peer = &mut self.links[link.0 as usize];
         if !peer.up {
             peer.up = true;
@@ -183,7 +185,7 @@ impl LoopbackPort {
             return;
         }
         let link = self.link_of(item.from);
-        self.tell_up(link, sink);
+        self.report_up(link, sink);
         match item.what {
             What::Hello => {}
             What::Frame(split, bytes) => {
@@ -219,7 +221,7 @@ impl LoopbackPort {
 impl Port for LoopbackPort {
     fn publish(&self, _address: &mut NodeAddress) {}
 
-    fn link(&mut self, to: &NodeAddress) -> Result<Link, String> {
+    fn link(&mut self, to: &NodeAddress) -> Result<LinkIndex, String> {
         if !lock(nodes()).contains_key(&to.id) {
             return Err(format!("node {} is in another process", to.id));
         }
@@ -232,7 +234,7 @@ impl Port for LoopbackPort {
         Ok(link)
     }
 
-    fn send(&mut self, link: Link, head: &[u8], body: &[IoSlice<'_>], skip: usize) -> Result<Sent, LinkError> {
+    fn send(&mut self, link: LinkIndex, head: &[u8], body: &[IoSlice<'_>], skip: usize) -> Result<Sent, LinkError> {
         let unknown = || LinkError::Gone { node: self.me, why: "no such link".into() };
         let peer = self.links.get(link.0 as usize).ok_or_else(unknown)?;
         let gone = || LinkError::Gone { node: peer.id, why: "it closed".into() };
@@ -265,7 +267,7 @@ impl Port for LoopbackPort {
         for link in core::mem::take(&mut self.fresh) {
             if self.is_fresh(link) {
                 count += 1;
-                self.tell_up(link, sink);
+                self.report_up(link, sink);
             }
         }
         while count < BATCH {
@@ -280,7 +282,7 @@ impl Port for LoopbackPort {
         SHORT
     }
 
-    fn cut(&mut self, link: Link) {
+    fn cut(&mut self, link: LinkIndex) {
         let Some(peer) = self.links.get_mut(link.0 as usize).filter(|peer| !peer.down) else { return };
         peer.down = true;
         if let Some(inbox) = peer.inbox.take()
@@ -304,7 +306,7 @@ impl Port for LoopbackPort {
         self.inbox.bell.woken();
     }
 
-    fn explain(&self, link: Link) -> Explained {
+    fn explain(&self, link: LinkIndex) -> Explained {
         let up = self.links.get(link.0 as usize).is_some_and(|peer| peer.up && !peer.down);
         Explained { path: if up { "inside the process".into() } else { String::new() }, rejected: Vec::new() }
     }

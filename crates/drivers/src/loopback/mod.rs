@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use madrigal_base::error::{AcceptError, ConnectError, ListenError, Os};
 use madrigal_base::ids::Reach;
 use madrigal_base::locator::{Address, Locator};
-use madrigal_progress::driver::{Connecting, Driver, Endpoint, Ends, Facts, Listener, Place, Signal};
+use madrigal_progress::driver::{Connecting, Connection, Driver, Ends, Facts, Listener, Place, Signal};
 use madrigal_sys::Errno;
 
 use bell::{Bell, lock};
@@ -74,10 +74,10 @@ impl Driver for Loopback {
     }
 }
 
-/// Where connections to one name wait to be accepted; `None` once nobody will.
+/// Where connections to one name wait to be accepted; `None` once the listener is gone.
 struct AcceptQueue {
     bell: Arc<Bell>,
-    waiting: Mutex<Option<VecDeque<Endpoint>>>,
+    waiting: Mutex<Option<VecDeque<Connection>>>,
 }
 
 /// The names of this process.
@@ -93,7 +93,7 @@ struct LoopbackListener {
 }
 
 impl Listener for LoopbackListener {
-    fn accept(&mut self) -> Result<Option<Endpoint>, AcceptError> {
+    fn accept(&mut self) -> Result<Option<Connection>, AcceptError> {
         Ok(lock(&self.queue.waiting).as_mut().and_then(VecDeque::pop_front))
     }
 
@@ -115,10 +115,10 @@ impl Drop for LoopbackListener {
 }
 
 /// The two endpoints of a new connection: the connecting one, the accepted one.
-fn pair(name: &Locator) -> Result<(Endpoint, Endpoint), Errno> {
+fn pair(name: &Locator) -> Result<(Connection, Connection), Errno> {
     let (near, far) = (Arc::new(Bell::new()?), Arc::new(Bell::new()?));
     let [near_ends, far_ends] = pipe::pair(&near, &far, name);
-    let end = |(rx, tx), signal: Arc<Bell>| Endpoint {
+    let end = |(rx, tx), signal: Arc<Bell>| Connection {
         ends: Ends::Packets(Box::new(rx), Box::new(tx)),
         signal,
         local: name.clone(),

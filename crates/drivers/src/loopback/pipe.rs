@@ -139,7 +139,7 @@ impl Watched for Rx {
     fn arm(&mut self) -> bool {
         let mut queue = lock(&self.queue);
         queue.armed = true;
-        // Who is about to sleep is idle, and idle connections hold nothing.
+        // A reader about to sleep is idle, and idle connections hold nothing.
         queue.spare = Vec::new();
         self.front.is_some() || !queue.packets.is_empty() || queue.tx_gone
     }

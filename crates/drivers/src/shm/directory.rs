@@ -8,7 +8,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 /// Connections the kernel keeps waiting for us (listen(2) lowers it to the system's limit).
 const BACKLOG: i32 = 4096;
-/// How often a directory locked by somebody else is tried again; it is locked for a few system calls.
+/// How often a directory is tried again that another process has locked; a lock lasts a few system calls.
 const TRIES: u32 = 1_000;
 
 /// What names of listeners end with.
@@ -82,7 +82,7 @@ pub(super) fn bind(directory: &str, name: &str) -> Result<Bound, BindError> {
     Ok(Bound { socket, path, file: (stat.st_dev, stat.st_ino), pid: process::own_pid() })
 }
 
-/// Connects to whoever listens as `name`. `ENOENT`, `ECONNREFUSED`: nobody. `EAGAIN`: too many wait there.
+/// Connects to the listener `name`. `ENOENT`, `ECONNREFUSED`: there is none. `EAGAIN`: its queue is full.
 pub(super) fn connect(directory: &str, name: &str) -> Result<Fd, Errno> {
     let address = SocketAddrUnix::new(path_of(directory, name).as_str())?;
     let socket = socket()?;
@@ -94,7 +94,7 @@ impl Drop for Bound {
     fn drop(&mut self) {
         let ours = |stat: rustix::fs::Stat| (stat.st_dev, stat.st_ino) == self.file;
         if self.pid == process::own_pid() && rustix::fs::lstat(self.path.as_str()).is_ok_and(ours) {
-            // A name that stays is removed by the next who wants it.
+            // If this fails, the next process that binds the name removes it.
             let _ = rustix::fs::unlink(self.path.as_str());
         }
     }

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use madrigal_base::error::{AcceptError, ConnectError, ListenError, Os};
 use madrigal_base::ids::Reach;
 use madrigal_base::locator::{Address, Locator};
-use madrigal_progress::driver::{Connecting, Driver, Endpoint, Facts, Listener, Place, Signal};
+use madrigal_progress::driver::{Connecting, Connection, Driver, Facts, Listener, Place, Signal};
 use madrigal_sys::{Errno, process, raw};
 use rustix::event::epoll;
 use rustix::net::SocketFlags;
@@ -89,8 +89,8 @@ impl Driver for Shm {
     }
 }
 
-/// Makes our side of a connection over a fresh socket, and tells the peer.
-fn introduce(socket: Fd, peer: u32, name: &str, to: &Locator) -> Result<Endpoint, Errno> {
+/// Makes our side of a connection over a fresh socket, and sends the peer a hello.
+fn introduce(socket: Fd, peer: u32, name: &str, to: &Locator) -> Result<Connection, Errno> {
     early::sweep();
     let shared = Known::arena_for(peer, name)?;
     let slot = shared.take_slot()?;
@@ -99,11 +99,11 @@ fn introduce(socket: Fd, peer: u32, name: &str, to: &Locator) -> Result<Endpoint
     let ends = ends(&side);
     let fd = arena.fd.as_ref().ok_or(Errno::BADF)?;
     match hello::send(side.descriptor(), Hello { arena: arena.arena.id(), slot }, fd) {
-        // Accepted and closed at once: the endpoint will say so.
+        // Accepted and closed at once: the endpoint will report it.
         Ok(()) | Err(Errno::PIPE | Errno::CONNRESET) => {}
         Err(errno) => return Err(errno),
     }
-    Ok(Endpoint { ends, signal: side, local: to.clone(), peer: to.clone() })
+    Ok(Connection { ends, signal: side, local: to.clone(), peer: to.clone() })
 }
 
 /// What a listener sleeps on: its socket, and connections whose hello has not come.
@@ -138,7 +138,7 @@ struct ShmListener {
 }
 
 impl Listener for ShmListener {
-    fn accept(&mut self) -> Result<Option<Endpoint>, AcceptError> {
+    fn accept(&mut self) -> Result<Option<Connection>, AcceptError> {
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         loop {
             match rustix::net::accept_with(&self.bound.socket, flags).map(Fd::from) {
@@ -172,8 +172,8 @@ impl Listener for ShmListener {
 }
 
 impl ShmListener {
-    /// Hears the hello of a connection; without one it waits among the halfway ones.
-    fn greet(&mut self, socket: Fd) -> Option<Endpoint> {
+    /// Reads the hello of a connection; without one the connection waits among the halfway ones.
+    fn greet(&mut self, socket: Fd) -> Option<Connection> {
         match hello::receive(&socket) {
             Received::Whole(hello, arena) => accepted(socket, hello, arena, &self.at),
             Received::Bad => None,
@@ -191,12 +191,12 @@ impl ShmListener {
 }
 
 /// Makes the accepting side of a connection. `None`: the arena is not what it should be; the peer sees us close.
-fn accepted(socket: Fd, hello: Hello, arena: Fd, at: &Locator) -> Option<Endpoint> {
+fn accepted(socket: Fd, hello: Hello, arena: Fd, at: &Locator) -> Option<Connection> {
     let (pid, _) = raw::peer_credentials(socket.as_raw_fd()).ok()?;
     let peer = Locator::name(NAME, &format!("pid-{pid}")).unwrap_or_else(|_| at.clone());
     let shared = Known::attached(hello.arena, arena)?;
     let side = Arc::new(Side::new(shared, hello.slot, 1, socket, peer.clone())?);
-    Some(Endpoint { ends: ends(&side), signal: side, local: at.clone(), peer })
+    Some(Connection { ends: ends(&side), signal: side, local: at.clone(), peer })
 }
 
 /// The arenas of this process, so that connections between the same two processes share one.

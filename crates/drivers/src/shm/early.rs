@@ -1,6 +1,6 @@
-//! Connections that were closed here before the listener has accepted them. What was written is still to be read there, as with TCP: the
-//! offer stands, and slot and socket are kept until the other side has left, too, or will never come. Nobody waits for that: it is seen when
-//! the process next makes or ends a connection.
+//! Connections that were closed here before the listener has accepted them. The listener still reads what was written, as with TCP: the
+//! offer stands, and slot and socket are kept until the other side has left, too, or will never come. No thread waits for that: it is
+//! checked when the process next makes or ends a connection.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,12 +12,12 @@ use rustix::net::RecvFlags;
 
 use super::shared::Shared;
 
-/// Our side of such a connection. It has said how it left, and reads and writes nothing any more.
+/// Our side of such a connection. It has stored its fate, and reads and writes nothing any more.
 pub(super) struct Early {
     pub(super) shared: Arc<Shared>,
     pub(super) index: u32,
     pub(super) lent: Lent,
-    /// Open, for its end says that the other side has left.
+    /// Kept open: its end shows that the other side has left.
     pub(super) socket: Arc<Fd>,
 }
 
@@ -25,10 +25,10 @@ pub(super) struct Early {
 static KEPT: Mutex<Vec<(u32, Early)>> = Mutex::new(Vec::new());
 /// How many there are; changed with the lock held.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
-/// Somebody wants them looked at since the last look began.
+/// A sweep is wanted since the last one began.
 static WANTED: AtomicBool = AtomicBool::new(false);
 
-/// The last field of what holds a socket: looks for those that end with it.
+/// The last field of a struct that holds a socket: sweeps after the socket was closed.
 pub(super) struct Sweep;
 
 impl Drop for Sweep {
@@ -43,7 +43,7 @@ pub(super) fn keep(early: Early) {
     kept.push((process::own_pid(), early));
     COUNT.store(kept.len(), Ordering::Relaxed);
     drop(kept);
-    // For those who could not while the lock was held.
+    // For threads that could not sweep while the lock was held.
     sweep();
 }
 
@@ -54,7 +54,7 @@ pub(super) fn sweep() {
     }
     let own = process::own_pid();
     WANTED.store(true, Ordering::SeqCst);
-    // Whoever has the lock looks once more when it has given it back; or it was locked when this process was forked: nobody waits for it.
+    // The thread with the lock sweeps once more after unlocking. Or the lock was held at a fork: no thread waits for it.
     while WANTED.load(Ordering::SeqCst)
         && let Ok(mut kept) = KEPT.try_lock()
     {
@@ -79,7 +79,7 @@ impl Early {
         let Some(life) = self.shared.arena.slot(self.index).map(|slot| &slot.life) else { return };
         let free = || self.shared.free(self.index, self.lent);
         if !life.revoke(self.lent, free) {
-            // A contradiction leaves everything as it is: what a wrong word says is ours may be somebody else's.
+            // A contradiction leaves everything as it is: what a corrupt word marks as ours may belong to another connection.
             let _ = life.abandon(0, self.lent, free);
         }
         self.shared.arena.let_go(self.index);

@@ -16,7 +16,7 @@ use madrigal_shm_ring::ring::{CHUNK, Consumer, Memory, Producer, Sleeper, Span, 
 /// How long the reader of an answer holds back. Looking takes the line away from the peer that is about to write it, and an answer
 /// cannot be there before the line went there and back; posting the read took most of that time already.
 const ANSWER_NS: u64 = 10;
-/// One in so many answers is looked for at once all the same, ...
+/// One in so many answers is polled for at once all the same, ...
 const PROBE_EVERY: u32 = 64;
 /// ... and if it was there, so are probably this many after it.
 const EAGER: u32 = 64;
@@ -45,14 +45,14 @@ struct Tx {
     full: u32,
 }
 
-/// Whether the ring is to move to a larger block.
+/// Whether the ring should move to a larger block.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Grow {
     /// Not now.
     Never,
     /// As soon as it is empty, to a block of this size.
     To(usize),
-    /// There is no larger block to be had.
+    /// There can be no larger block.
     Cannot,
 }
 
@@ -174,7 +174,7 @@ fn gather(bufs: &[IoSlice<'_>], mut skip: usize, span: &Span, n: usize) {
         let part = buf.get(skip..).unwrap_or_default();
         skip = skip.saturating_sub(buf.len());
         let len = part.len().min(n - done);
-        // SAFETY: `part` is readable for `len` bytes; the span is space given by the producer, which nobody else writes.
+        // SAFETY: `part` is readable for `len` bytes; the span is space given by the producer, which no other thread writes.
         done += unsafe { span.copy_in(done, part.as_ptr(), len) };
     }
 }
@@ -187,9 +187,9 @@ struct Rx {
     taken: usize,
     /// Answers waited for so far.
     answers: u32,
-    /// Answers still to be looked for at once.
+    /// Answers still polled for at once.
     eager: u32,
-    /// The next look comes after having held back: it probably finds the answer.
+    /// The next read comes after having held back: it probably finds the answer.
     likely: bool,
 }
 
@@ -228,7 +228,7 @@ impl ByteRx for Rx {
             self.likely = false;
             self.side.back_lane().claim();
         }
-        // Before the looks: what was sent before the peer went is still found by them.
+        // Before the reads below: they still find what was sent before the peer left.
         let gone = self.side.is_gone();
         let span = match Consumer.data(self.side.back(), &self.memory) {
             Ok(span) => Some(span),

@@ -9,7 +9,7 @@ use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
 };
 
-/// What the connecting side says.
+/// What the connecting side sends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Hello {
     /// The arena's random number.
@@ -18,7 +18,7 @@ pub(super) struct Hello {
     pub(super) slot: u32,
 }
 
-/// What came of reading a hello.
+/// The result of reading a hello.
 pub(super) enum Received {
     /// It is complete.
     Whole(Hello, Fd),
@@ -48,7 +48,7 @@ impl Hello {
     }
 }
 
-/// Says hello. A fresh socket has room for it.
+/// Sends a hello. A fresh socket has room for it.
 pub(super) fn send(socket: impl AsFd, hello: Hello, arena: impl AsFd) -> Result<(), Errno> {
     let mut space = [core::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = SendAncillaryBuffer::new(&mut space);
@@ -59,7 +59,7 @@ pub(super) fn send(socket: impl AsFd, hello: Hello, arena: impl AsFd) -> Result<
     if sent == LEN { Ok(()) } else { Err(Errno::AGAIN) }
 }
 
-/// Hears what came. Doorbells that came behind it stay.
+/// Receives a hello. Doorbells behind it stay in the socket.
 pub(super) fn receive(socket: impl AsFd) -> Received {
     let mut bytes = [0; LEN];
     let mut space = [core::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];

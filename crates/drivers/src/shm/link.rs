@@ -22,7 +22,7 @@ use super::shared::Shared;
 /// What a doorbell is made of.
 const DING: [u8; 1] = [1];
 
-/// One side of a connection, shared by its two ends and whoever waits for its signal. Dropping it closes the connection.
+/// One side of a connection, shared by its two ends and the waiter on its signal. Dropping it closes the connection.
 pub(super) struct Side {
     shared: Arc<Shared>,
     slot: NonNull<Slot>,
@@ -46,7 +46,7 @@ unsafe impl Send for Side {}
 unsafe impl Sync for Side {}
 
 impl Side {
-    /// The side that takes part in slot `index`. `None`: there is no such slot, or nobody offers it.
+    /// The side that takes part in slot `index`. `None`: there is no such slot, or it is not offered.
     pub(super) fn new(shared: Arc<Shared>, index: u32, side: usize, socket: Fd, peer: Locator) -> Option<Self> {
         let slot = shared.arena.slot(index)?;
         let lent = slot.life.offered()?;
@@ -131,13 +131,13 @@ impl Side {
         self.back().w.fate.load(Ordering::Acquire)
     }
 
-    /// Says how we leave, and that no byte will follow nor be taken.
+    /// Stores how we leave, and that no byte will follow nor be taken.
     fn leave(&self) {
         let back = self.back();
         let unread = madrigal_shm_ring::ring::Consumer.waiting(back) != 0 || self.back_lane().message().is_some();
         let how = if unread { fate::RESET } else { fate::CLOSED };
         let out = self.out();
-        // SYNC: Release, and before the seals: who sees a seal sees the fate.
+        // SYNC: Release, and before the seals: a peer that sees a seal sees the fate.
         out.w.fate.store(how, Ordering::Release);
         madrigal_shm_ring::ring::Producer::default().seal(out);
         madrigal_shm_ring::ring::Consumer.seal(back);
@@ -162,7 +162,7 @@ impl Signal for Side {
     }
 
     fn woken(&self) {
-        // Until nothing is left: the end may lie behind a doorbell, and is told once (`EPOLLET`).
+        // Until nothing is left: the end may lie behind a doorbell, and epoll reports it once (`EPOLLET`).
         if at_end(&self.socket) {
             self.gone.store(true, Ordering::Release);
         }
@@ -172,14 +172,14 @@ impl Signal for Side {
 impl Drop for Side {
     fn drop(&mut self) {
         self.leave();
-        // Bells may hide the end of the socket: it is what tells a dead peer from one that will leave later.
+        // Bells may hide the end of the socket, which tells a dead peer from one that will leave later.
         self.woken();
         let life = &self.slot().life;
         if self.side == 0 && !life.is_attached(self.lent) {
             return self.leave_before_accept();
         }
         let free = || self.shared.free(self.index, self.lent);
-        // A contradiction leaves everything as it is: what a wrong word says is ours may be somebody else's.
+        // A contradiction leaves everything as it is: what a corrupt word marks as ours may belong to another connection.
         let _ = if self.is_gone() {
             // The peer left before its socket ended, or it is dead and never will.
             life.abandon(self.side, self.lent, free)

@@ -1,6 +1,7 @@
 //! The `shm` driver: two processes of one user on one host.
 //!
-//! * `driver`: connections made of the rings of [`madrigal_shm_ring`], found through a Unix socket; `early`: closed before they are accepted;
+//! * `driver`: connections made of the rings of [`madrigal_shm_ring`], found through a Unix socket; `early`: closed before they are
+//!   accepted;
 //! * `inbox`: messages between many processes.
 #![allow(unsafe_code)]
 

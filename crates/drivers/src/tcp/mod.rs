@@ -14,7 +14,7 @@ use std::sync::Arc;
 use madrigal_base::error::{AcceptError, ConnectError, ListenError};
 use madrigal_base::ids::Reach;
 use madrigal_base::locator::{Address, Locator};
-use madrigal_progress::driver::{Connecting, Driver, Endpoint, Facts, Listener, Pending, Place, Signal};
+use madrigal_progress::driver::{Connecting, Connection, Driver, Facts, Listener, Pending, Place, Signal};
 use madrigal_sys::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
@@ -77,7 +77,7 @@ struct TcpListener {
 }
 
 impl Listener for TcpListener {
-    fn accept(&mut self) -> Result<Option<Endpoint>, AcceptError> {
+    fn accept(&mut self) -> Result<Option<Connection>, AcceptError> {
         loop {
             match rustix::net::accept_with(&self.socket.0, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC).map(Fd::from) {
                 Ok(fd) => match peer_of(&fd) {
@@ -109,7 +109,7 @@ struct Attempt {
 }
 
 impl Pending for Attempt {
-    fn poll(&mut self) -> Result<Option<Endpoint>, ConnectError> {
+    fn poll(&mut self) -> Result<Option<Connection>, ConnectError> {
         let failed = |errno| connect_error(&self.to, errno);
         sockopt::socket_error(&self.socket.0).map_err(failed)?.map_err(failed)?;
         let Some(peer) = peer_of(&self.socket.0) else { return Ok(None) };
@@ -125,12 +125,12 @@ impl Pending for Attempt {
     }
 }
 
-fn endpoint(socket: Arc<Socket>, peer: Locator) -> Endpoint {
+fn endpoint(socket: Arc<Socket>, peer: Locator) -> Connection {
     // Without it everything works, only slower.
     let _ = sockopt::set_tcp_nodelay(&socket.0, true);
     let local = own(&socket.0).unwrap_or_else(|| SocketAddr::from(([0, 0, 0, 0], 0)));
     let ends = ends::ends(&socket, &peer);
-    Endpoint { ends, signal: socket, local: Locator::inet(NAME, local), peer }
+    Connection { ends, signal: socket, local: Locator::inet(NAME, local), peer }
 }
 
 fn socket(family: AddressFamily) -> Result<Fd, Errno> {

@@ -90,7 +90,7 @@ impl Grid {
         Credentials::load(&self.host(host, day())).unwrap()
     }
 
-    /// What a user who has logged in connects with.
+    /// The credentials of a user who has logged in.
     pub(crate) fn logged_in(&self, user: &str) -> (PathBuf, Credentials) {
         let dir = self.user(user, day());
         madrigal_identity::login(&dir, None, 3600).unwrap();
@@ -138,7 +138,7 @@ pub(crate) fn nobody() -> Arc<ClientConfig> {
     Arc::new(builder.with_custom_certificate_verifier(Arc::new(Anybody)).with_no_client_auth())
 }
 
-/// Lets anybody in.
+/// Lets any peer in.
 #[derive(Debug)]
 struct Anybody;
 
@@ -235,7 +235,7 @@ impl Pair {
         self.shake_with(|_, _| {})
     }
 
-    /// The same, with somebody in the middle who may change each flight; told whether it comes from the client.
+    /// The same, with a man in the middle that may change each flight; `change` gets whether it comes from the client.
     pub(crate) fn shake_with(&mut self, mut change: impl FnMut(bool, &mut Vec<u8>)) -> [Option<Refusal>; 2] {
         let mut errors = [None, None];
         for _ in 0..20 {

@@ -1,4 +1,4 @@
-//! Whether what is to be started can be started here: asked of every host before anything runs on one of them.
+//! Whether the job's part can be started here: every host checks this before anything runs on one of them.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ pub struct Programs {
 /// Exit status: the job was not started.
 pub(crate) const NOT_STARTED: i32 = 125;
 
-/// What is missing, in words for who started the job, and the status that a shell would give.
+/// What is missing, in words for the user, and the status that a shell would give.
 pub(super) fn check(part: &Part, programs: &Programs) -> Result<(), (String, i32)> {
     let other = |text| (text, NOT_STARTED);
     part.apps.iter().zip(0..).filter(|(_, a)| part.ranks.iter().any(|rank| rank.app == *a)).try_for_each(|(app, _)| {
@@ -73,7 +73,7 @@ fn libraries(file: &Path, programs: &Programs, app: &App) -> Result<String, Stri
     }
 }
 
-/// An MPI whose processes would not find each other here, each of them a job of its own.
+/// An MPI whose processes would not find each other here: each would be a job of its own.
 fn unspoken(file: &Path, libraries: &str) -> Result<(), String> {
     if !libraries.contains("libmpi.so.40 ") && !libraries.contains("libopen-rte.so") {
         return Ok(());

@@ -28,7 +28,7 @@ impl Left {
         self.remove_memory();
     }
 
-    /// Removes what nobody maps any more: another job's segments are in use.
+    /// Removes segments that no process maps any more: another job's are in use.
     fn remove_memory(&self) {
         let files = fs::read_dir(SHARED).into_iter().flatten().flatten().filter(|entry| {
             let ours = entry.metadata().is_ok_and(|data| {
@@ -44,7 +44,7 @@ impl Left {
     }
 }
 
-/// Kills whatever descends from here: a child whose parent is gone is ours (prctl(2), PR_SET_CHILD_SUBREAPER).
+/// Kills all descendants: a child whose parent is gone is ours (prctl(2), PR_SET_CHILD_SUBREAPER).
 fn kill_children() {
     let began = Instant::now();
     while began.elapsed() < PATIENCE {

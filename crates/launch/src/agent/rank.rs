@@ -116,7 +116,7 @@ impl Running {
             Ok(0) | Err(_) => self.pmi = None,
         }
         if done.is_err() || (self.line.len() > pmi::LINE && !self.line.contains(&b'\n')) {
-            // It is no rank that speaks PMI: what waits for it will be told when it ends.
+            // It is no rank that speaks PMI: those that wait for it are notified when it ends.
             self.pmi = None;
         }
         let mut lines = Vec::new();
@@ -160,7 +160,7 @@ impl Running {
     }
 }
 
-/// The program, by `madrigal exec` unless it is to be left alone.
+/// The program, by `madrigal exec` unless it is run plainly.
 fn command(app: &App, exec: &Path) -> Command {
     let mut command = if app.plain {
         Command::new(app.argv.first().map_or("", String::as_str))
@@ -176,7 +176,7 @@ fn command(app: &App, exec: &Path) -> Command {
     command
 }
 
-/// What other launchers say to their own ranks, and a rank of ours is not to believe.
+/// Variables of other launchers for their own ranks; a rank of ours must not use them.
 const FOREIGN: [&str; 8] = ["PMI_", "PMIX_", "OMPI_COMM_", "OMPI_UNIVERSE_", "PRTE_", "HYDI_", "HYDRA_", "MPI_LOCAL"];
 const FOREIGN_OF_MANAGERS: [&str; 2] = ["SLURM_", "PALS_"];
 
@@ -212,7 +212,7 @@ fn prepare(pmi: i32, agent: Pid) -> io::Result<()> {
     rustix::process::setsid()?;
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
     if rustix::process::getppid() != Some(agent) {
-        // It has ended in between, and nobody would tell.
+        // It has ended in between, and there will be no signal.
         return Err(io::Error::from(Errno::SRCH));
     }
     // The agent's own signals are held back, and a program's are not.

@@ -9,7 +9,7 @@ pub enum TypedError {
     /// An option without its value.
     #[error("{0} wants {1} more")]
     Missing(String, &'static str),
-    /// A value that says nothing.
+    /// A value without meaning.
     #[error("{option} {value}: {why}")]
     Value {
         /// As it was typed.

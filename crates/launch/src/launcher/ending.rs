@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 /// Exit status of a job that took too long, as timeout(1) has it.
 pub(super) const TIME_IS_UP: i32 = 124;
-/// From the first signal to SIGTERM, from there to SIGKILL, and from there until nobody is waited for any more.
+/// From the first signal to SIGTERM, from there to SIGKILL, and from there until the launcher stops waiting.
 const TO_TERM: Duration = Duration::from_secs(2);
 const TO_KILL: Duration = Duration::from_secs(5);
 const TO_GIVE_UP: Duration = Duration::from_secs(10);
@@ -40,7 +40,7 @@ impl Ending {
         self.killed.get_or_insert_with(Instant::now);
     }
 
-    /// What is to be sent now.
+    /// The signal that is due now.
     pub(super) fn due(&mut self) -> Option<i32> {
         let since = self.since?.elapsed();
         if since > TO_KILL && self.killed.is_none() {
@@ -51,7 +51,7 @@ impl Ending {
         term.then_some(libc::SIGTERM)
     }
 
-    /// Killed processes that nobody says are gone are waited for no longer.
+    /// Whether killed processes that were not reported as gone are waited for no longer.
     pub(super) fn is_given_up(&self) -> bool {
         self.killed.is_some_and(|since| since.elapsed() > TO_GIVE_UP)
     }

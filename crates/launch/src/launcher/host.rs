@@ -13,7 +13,7 @@ use crate::frame::{Incoming, Outgoing};
 use crate::job::Job;
 use crate::words::{BEAT, Part, SILENCE, ToAgent};
 
-/// How long an agent may take to answer, and to say whether it can start.
+/// How long an agent may take to answer, and to report whether it can start.
 const TO_ANSWER: Duration = Duration::from_secs(30);
 const TO_CHECK: Duration = Duration::from_secs(60);
 
@@ -140,7 +140,7 @@ impl Host {
         true
     }
 
-    /// What ssh, or whatever leads there, says of its own.
+    /// Errors of ssh, or of another command that leads there.
     pub(super) fn read_errors(&mut self) {
         let Some(errors) = &self.errors else { return };
         let mut bytes = [0; 4096];
@@ -172,7 +172,7 @@ impl Host {
         }
     }
 
-    /// What is the matter with a host whose link is gone.
+    /// The error of a host whose link is gone.
     pub(super) fn complaint(&self, state: State) -> String {
         let words = if self.words.is_empty() { String::new() } else { format!(": {}", self.words) };
         match state {
@@ -194,7 +194,7 @@ impl Host {
 impl Drop for Host {
     fn drop(&mut self) {
         self.drop_link();
-        // It ends by itself, now that nobody is there.
+        // It ends by itself, now that its link is closed.
         let _ = self.child.try_wait();
     }
 }

@@ -1,4 +1,4 @@
-//! The launcher's standard input, and whose it is.
+//! The launcher's standard input, and the ranks that get it.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ const PIECE: usize = 32 << 10;
 pub(super) struct Stdin {
     targets: Vec<u32>,
     others: Vec<u32>,
-    /// Who has been sent something and has not taken it.
+    /// Ranks that were sent something and have not taken it.
     busy: BTreeSet<u32>,
     over: bool,
 }
@@ -33,7 +33,7 @@ impl Stdin {
         self.others.clone()
     }
 
-    /// Whether more is to be read; never in the background, where that would stop the launcher (SIGTTIN).
+    /// Whether more must be read; never in the background, where that would stop the launcher (SIGTTIN).
     pub(super) fn is_wanted(&self) -> bool {
         !self.over && !self.targets.is_empty() && self.busy.is_empty() && is_in_front()
     }
@@ -42,7 +42,7 @@ impl Stdin {
         self.busy.remove(&rank);
     }
 
-    /// What has come, and for whom; nothing: it has ended.
+    /// What has come, and for which ranks; nothing: it has ended.
     pub(super) fn read(&mut self) -> (Vec<u32>, Vec<u8>) {
         let mut bytes = vec![0; PIECE];
         match rustix::io::read(rustix::stdio::stdin(), &mut bytes) {

@@ -1,6 +1,6 @@
 //! Output of ranks: whole lines, with the rank in front if that is wanted, to the terminal or to files.
 //!
-//! A thread of its own writes, so that a reader who does not read holds back the ranks and not what is to be done about signals.
+//! A thread of its own writes, so that a reader that does not read holds back the ranks and not the handling of signals.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -70,7 +70,7 @@ impl Output {
         self.waiting.load(Ordering::Relaxed) < WAITING
     }
 
-    /// Whether nobody reads any more.
+    /// Whether the reader is gone.
     pub(super) fn is_unread(&self) -> bool {
         self.unread.load(Ordering::Relaxed)
     }
@@ -97,7 +97,7 @@ impl Output {
         self.print(channel, whole);
     }
 
-    /// The last line of its errors that says something.
+    /// The last line of its errors that is not blank.
     fn remember(&mut self, rank: u32, lines: &[u8]) {
         if let Some(last) = lines.split(|&b| b == b'\n').rfind(|line| !line.trim_ascii().is_empty()) {
             self.last.insert(rank, String::from_utf8_lossy(last).into_owned());
@@ -152,7 +152,7 @@ impl Output {
         }
     }
 
-    /// Of each rank one file; one that cannot be written is said once, by what comes instead.
+    /// One file per rank; if one cannot be written, that is printed once, and the output follows on the terminal.
     fn write_file(&mut self, rank: u32, bytes: &[u8]) {
         let pattern = self.files.clone().unwrap_or_default();
         let name =
@@ -180,7 +180,7 @@ impl Output {
     }
 }
 
-/// Writes all of it. False: nobody reads it.
+/// Writes all of it. False: the reader is gone.
 fn write(channel: Channel, mut bytes: &[u8]) -> bool {
     let to: BorrowedFd<'_> = if channel == Channel::Error { rustix::stdio::stderr() } else { rustix::stdio::stdout() };
     while !bytes.is_empty() {

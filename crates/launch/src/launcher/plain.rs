@@ -1,6 +1,6 @@
 //! Words of others.
 
-/// What others say, on one line that no terminal obeys.
+/// Text of other programs, on one line that no terminal obeys.
 pub(super) fn plain(text: &str) -> String {
     text.chars().take(400).map(|c| if c.is_control() { '?' } else { c }).collect()
 }

@@ -46,7 +46,7 @@ impl Signals {
     }
 }
 
-/// Stops this process, until somebody has it go on.
+/// Stops this process, until it is continued.
 pub(super) fn stop() {
     let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::STOP);
 }

@@ -6,7 +6,7 @@ use std::io::IoSlice;
 use madrigal_base::config::Settings;
 use madrigal_base::node::{NodeAddress, NodeId};
 use madrigal_progress::driver::Place;
-use madrigal_progress::message::{Link, LinkError, MessageDriver, Placement, Port, Sent, Sink};
+use madrigal_progress::message::{LinkError, LinkIndex, MessageDriver, Placement, Port, Sent, Sink};
 use madrigal_sys::{process, time};
 
 use super::job::{Job, POLLS, START_NS};
@@ -19,9 +19,9 @@ const SETTLE_NS: u64 = 1_000_000;
 pub(super) struct Channel {
     port: Box<dyn Port>,
     me: NodeId,
-    link: Option<Link>,
+    link: Option<LinkIndex>,
     inbox: Inbox,
-    /// Frames that were answered: the next question may come while nobody waits for it.
+    /// Frames that were answered: the next question may come before it is waited for.
     answered: u64,
 }
 
@@ -77,7 +77,7 @@ impl Channel {
         Ok(())
     }
 
-    /// Lets what was sent last leave: some drivers need to be polled for that, and now nobody does for a while.
+    /// Lets what was sent last leave: some drivers need polls for that, and for a while there are none.
     fn settle(&mut self) {
         let until = time::now_ns() + SETTLE_NS;
         while time::now_ns() < until {
@@ -107,7 +107,7 @@ impl Channel {
         Ok(())
     }
 
-    /// Polls for frames. Polls in vain for too long are an error: the peer is gone.
+    /// Polls for frames. Too many polls that find nothing are an error: the peer is gone.
     #[inline]
     fn poll(&mut self, polls: &mut Polls) -> Result<(), PerfError> {
         let found = self.port.poll(&mut self.inbox) > 0;
@@ -118,7 +118,7 @@ impl Channel {
     }
 }
 
-/// Polls in vain.
+/// Polls that find nothing.
 #[derive(Default)]
 struct Polls {
     count: u32,
@@ -174,7 +174,7 @@ impl Job {
 
 /// Takes what comes.
 struct Inbox {
-    up: Option<Link>,
+    up: Option<LinkIndex>,
     is_down: bool,
     is_placed: bool,
     frames: u64,
@@ -182,26 +182,26 @@ struct Inbox {
 }
 
 impl Sink for Inbox {
-    fn up(&mut self, link: Link, _node: NodeId) {
+    fn up(&mut self, link: LinkIndex, _node: NodeId) {
         self.up = Some(link);
     }
 
-    fn down(&mut self, _link: Link, _why: LinkError) {
+    fn down(&mut self, _link: LinkIndex, _why: LinkError) {
         self.is_down = true;
     }
 
     #[inline]
-    fn frame(&mut self, _link: Link, _head: &[u8], body: &[u8]) {
+    fn frame(&mut self, _link: LinkIndex, _head: &[u8], body: &[u8]) {
         let len = body.len().min(self.bytes.len());
         self.bytes[..len].copy_from_slice(&body[..len]);
         self.frames += 1;
     }
 
-    fn place(&mut self, _link: Link, _head: &[u8], _len: usize, _placement: &mut Placement) {
+    fn place(&mut self, _link: LinkIndex, _head: &[u8], _len: usize, _placement: &mut Placement) {
         self.is_placed = true;
     }
 
-    fn arrived(&mut self, _link: Link, _head: &[u8]) {
+    fn arrived(&mut self, _link: LinkIndex, _head: &[u8]) {
         self.frames += 1;
     }
 }

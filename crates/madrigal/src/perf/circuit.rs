@@ -15,7 +15,7 @@ use super::channel::Channel;
 use super::job::{Job, LONGEST, Peer, ROUNDS, START_NS, line};
 use super::report::{PerfError, Report, os};
 
-/// What a started copy is told begins with this.
+/// The argument of a started copy begins with this.
 pub(super) const ASKED: &str = "circuit ";
 
 /// Measures a ping-pong of `size` bytes (at least 1) over a Circuit by `method`, over the bare channel of that driver (messages that are
@@ -86,7 +86,7 @@ pub(super) fn peer(asked: &str) -> Result<(), PerfError> {
     Ok(())
 }
 
-/// Tells the parent our address, by a Circuit of its own: messages of the one that is measured are counted on both sides.
+/// Sends the parent our address, by a Circuit of its own: messages of the one that is measured are counted on both sides.
 pub(super) fn introduce(worker: &Arc<Worker>, to: &NodeAddress, me: &NodeAddress) -> Result<(), PerfError> {
     let endpoint = Circuit::endpoint(worker)?;
     let own = endpoint.address();

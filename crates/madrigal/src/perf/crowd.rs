@@ -1,5 +1,5 @@
-//! What idle peers cost: the ping-pong over Circuits of two pairs of workers in the same two processes, in turn. One pair knows nobody
-//! else; each worker of the other one is linked by TCP with many that sleep, all of them in a third process.
+//! What idle peers cost: the ping-pong over Circuits of two pairs of workers in the same two processes, in turn. One pair has no other
+//! peers; each worker of the other one is linked by TCP with many that sleep, all of them in a third process.
 
 use core::fmt;
 use std::os::fd::AsRawFd as _;
@@ -15,11 +15,11 @@ use super::circuit::{address, driver, hex, introduce, other, receive, send, sett
 use super::job::{Job, LONGEST, Peer, START_NS};
 use super::report::{PerfError, best, median, os, steady};
 
-/// What the started copy of a pair is told begins with this, ...
+/// The argument of the started copy of a pair begins with this, ...
 pub(super) const ASKED: &str = "crowd ";
-/// ... and what the one is told that has the idle workers.
+/// ... and that of the one that has the idle workers with this.
 pub(super) const IDLE: &str = "idle ";
-/// How often everybody is started anew: where its lines lie in the cache is a matter of luck for a pair.
+/// How often all processes are started anew: where a pair's lines lie in the cache is a matter of luck.
 const SETS: usize = 25;
 /// Rounds of each pair every time.
 const ROUNDS: usize = 6;
@@ -35,24 +35,24 @@ pub struct Crowd {
     pub iterations: u32,
     /// Idle peers that each of the two was linked with by TCP and had exchanged messages with, as its worker counted them in the end.
     pub peers: usize,
-    /// One round each, of two that know nobody else.
+    /// One round each, of the pair without other peers.
     pub alone_ns: Vec<f64>,
-    /// The round beside it, of the two that have those peers.
+    /// The round beside it, of the pair that has those peers.
     pub among_ns: Vec<f64>,
 }
 
 impl Crowd {
-    /// Median of those who know nobody else.
+    /// Median of the pair without other peers.
     pub fn alone(&self) -> f64 {
         median(&self.alone_ns)
     }
 
-    /// Median of those who have idle peers.
+    /// Median of the pair with idle peers.
     pub fn among(&self) -> f64 {
         median(&self.among_ns)
     }
 
-    /// How much longer a message takes with idle peers: the median of what each two rounds beside each other say.
+    /// How much longer a message takes with idle peers: the median over pairs of adjacent rounds.
     pub fn ratio(&self) -> f64 {
         let ratios: Vec<_> = self.among_ns.iter().zip(&self.alone_ns).map(|(among, alone)| among / alone).collect();
         median(&ratios)
@@ -85,8 +85,8 @@ impl fmt::Display for Crowd {
     }
 }
 
-/// Measures a ping-pong of `size` bytes (at least 1) over a Circuit by `method`, by two who have `peers` idle peers each and by two who
-/// have none, in turn. Blocks until done; starts this program some more times meanwhile.
+/// Measures a ping-pong of `size` bytes (at least 1) over a Circuit by `method`, by two workers with `peers` idle peers each and by two
+/// with none, in turn. Blocks until done; starts this program some more times meanwhile.
 pub fn crowd(method: &str, size: usize, iterations: u32, peers: usize) -> Result<Crowd, PerfError> {
     let job = Job { size: size.clamp(1, LONGEST), iterations: iterations.max(1) };
     let (size, iterations) = (job.size, job.iterations);
@@ -94,7 +94,7 @@ pub fn crowd(method: &str, size: usize, iterations: u32, peers: usize) -> Result
     let mut crowd =
         Crowd { method: method.to_owned(), size, iterations, peers, alone_ns: Vec::new(), among_ns: Vec::new() };
     for set in 0..SETS {
-        // Who is opened first is another one each time.
+        // Another pair is opened first each time.
         job.ask_pairs(set % 2, peers, &mut crowd)?;
     }
     Ok(crowd)
@@ -162,7 +162,7 @@ pub(super) fn peer(asked: &str) -> Result<(), PerfError> {
     send(&mut pairs[among], 0, &count.to_le_bytes())
 }
 
-/// Which pair is first, and which second: who was second is first in the next round.
+/// Which pair is first, and which second: the second is first in the next round.
 fn order(round: usize) -> [usize; 2] {
     [round % 2, 1 - round % 2]
 }
@@ -188,7 +188,7 @@ fn welcome(registry: &Endpoint, peers: usize, mut alive: impl FnMut() -> bool) -
     let mut up = 0;
     while up < peers {
         if let Some((from, _)) = registry.take_plain() {
-            // Who cannot be answered is gone again, and so are all of them soon.
+            // A peer that cannot be answered is gone again, and so are all of them soon.
             up += usize::from(greet(registry, from).is_ok());
         } else if time::now_ns() > until || !alive() {
             return Err(PerfError::Peers { up, wanted: peers });
@@ -220,7 +220,7 @@ fn check_path(worker: &Worker, other: &NodeAddress, method: &str) -> Result<(), 
     if so { Ok(()) } else { Err(PerfError::Method { method: method.to_owned() }) }
 }
 
-/// How many nodes but that one a worker is linked with by TCP, that have sent it something and were sent something.
+/// How many other nodes a worker is linked with by TCP, with traffic in both directions.
 fn linked(worker: &Worker, but: &NodeAddress) -> usize {
     let reached = worker.reached();
     let by_tcp = reached.iter().filter(|node| node.node != but.id && matches!(node.path, Some(("tcp", _))));

@@ -13,9 +13,9 @@ use super::report::PerfError;
 /// How often the whole is repeated; the report gives medians.
 pub const ROUNDS: usize = 25;
 
-/// Tells a started copy what to do.
+/// The argument for a started copy.
 pub(super) const ASKED: &str = "_MADRIGAL_PERF_PEER";
-/// What is asked of its memory at most.
+/// The most memory it may use.
 pub(super) const LONGEST: usize = 1 << 30;
 /// How long the copy may take to start and connect.
 pub(super) const START_NS: u64 = 15_000_000_000;
@@ -33,7 +33,7 @@ pub(super) fn line(arena: &Arena, round: usize) -> Result<&AtomicU64, PerfError>
     Ok(&arena.slot(round as u32).ok_or(PerfError::Gone)?.side[0].cookie)
 }
 
-/// What both sides do in a round. The side that asks ends it, early on a machine that is too busy.
+/// What both sides do in a round. The asking side ends it, early on a machine that is too busy.
 #[derive(Clone, Copy)]
 pub(super) struct Job {
     pub(super) size: usize,
@@ -41,7 +41,7 @@ pub(super) struct Job {
 }
 
 impl Job {
-    /// Nanoseconds one way of a round of `exchange`s behind the first, which are told whether they are the last.
+    /// Nanoseconds one way of a round of `exchange`s behind the first; each gets whether it is the last.
     pub(super) fn timed(self, mut exchange: impl FnMut(bool) -> Result<(), PerfError>) -> Result<f64, PerfError> {
         // The other end may not have come to this round yet.
         exchange(false)?;
@@ -101,7 +101,7 @@ impl Job {
         }
     }
 
-    /// Reads one message; the buffer comes back, and whether the message says that it is the last.
+    /// Reads one message; returns the buffer, and whether the message is marked as the last.
     #[inline]
     pub(super) fn read(self, link: &VLink, buf: Vec<u8>) -> Result<(Vec<u8>, bool), PerfError> {
         let mut filled = link.read(buf).wait()?;

@@ -1,4 +1,4 @@
-//! What a measurement tells, and why there is none.
+//! The result of a measurement, and why there is none.
 
 use core::fmt;
 
@@ -52,7 +52,7 @@ impl Report {
         self.link() / self.bare()
     }
 
-    /// Whether both processes had a processor of their own nearly all the time. If not, the figures say how busy the machine was, and
+    /// Whether both processes had a processor of their own nearly all the time. If not, the figures show how busy the machine was, and
     /// nothing else.
     pub fn is_quiet(&self) -> bool {
         self.bare() < QUIET_NS && steady(&self.bare_ns) && steady(&self.link_ns)
@@ -101,10 +101,10 @@ pub enum PerfError {
     /// The peer died or never came.
     #[error("the peer is gone")]
     Gone,
-    /// The peer was told something it does not understand.
+    /// The peer was started with an argument that it does not understand.
     #[error("`{0}` tells a peer nothing")]
     Unclear(String),
-    /// Peers that were to be idle are not linked by TCP.
+    /// Peers that should be idle are not linked by TCP.
     #[error("only {up} of {wanted} idle peers are connected by tcp")]
     Peers {
         /// How many are.

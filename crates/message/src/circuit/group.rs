@@ -1,7 +1,7 @@
-//! A Circuit that several threads use at the same time, for a language whose borrows nobody checks: messages are packed and unpacked
-//! apart from it, as many at a time as one likes. What goes over the wire is the same as from a [`Circuit`](super::Circuit).
+//! A Circuit that several threads use at the same time, for languages without a borrow checker: messages are packed and unpacked apart from
+//! it, any number at a time. The wire format is that of a [`Circuit`](super::Circuit).
 //!
-//! No lock is held while somebody waits. Whoever waits makes progress for all, and files what is over for the others.
+//! No lock is held while a thread waits. A waiting thread makes progress for all, and files completions for the others.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::collections::VecDeque;
@@ -31,7 +31,7 @@ pub struct Group {
     received: Mutex<Vec<u64>>,
 }
 
-/// What is over and nobody has asked for yet.
+/// Completions that no caller has taken yet.
 #[derive(Default)]
 struct Filed {
     fresh: VecDeque<Completion>,
@@ -95,7 +95,7 @@ pub struct Unpacked {
 }
 
 impl Unpacked {
-    /// Who sent it: its place in the group.
+    /// The sender: its place in the group.
     pub fn from(&self) -> usize {
         self.from
     }
@@ -128,7 +128,7 @@ impl Unpacked {
         self.at += len;
     }
 
-    /// Waits until every piece is there. Whatever it returns, nobody writes to them any more.
+    /// Waits until every piece is there. Whatever it returns, the pieces are no longer written.
     pub fn end(mut self, group: &Group) -> Result<(), CircuitError> {
         if !self.bulk.is_empty() {
             self.receive_bulk(group)?;
@@ -146,7 +146,7 @@ impl Unpacked {
 }
 
 impl Group {
-    /// Joins a group: everybody names the same nodes in the same order, us among them. Nothing is sent yet.
+    /// Joins a group: all members name the same nodes in the same order, this one among them. Nothing is sent yet.
     pub fn join(endpoint: Endpoint, group: &[NodeAddress]) -> Result<Self, CircuitError> {
         let members = Members::of(&endpoint, group)?;
         endpoint.take_in_order();
@@ -237,7 +237,7 @@ impl Group {
         Ok(bytes)
     }
 
-    /// Receives one message of the number into each piece. Whatever happens, nobody writes to them when this returns.
+    /// Receives one message of the number into each piece. Whatever happens, the pieces are no longer written when this returns.
     fn receive(&self, from: usize, number: u64, pieces: &[Piece]) -> Result<(), CircuitError> {
         let peer = self.members.ranks.get(from).copied();
         let (mut posted, mut result) = (Vec::new(), Ok(()));
@@ -290,7 +290,7 @@ impl Group {
             self.file_or_idle();
         }
         let piece = lend(&bytes);
-        // In the outbox before anybody can file its end.
+        // In the outbox before any thread can file its end.
         let mut filed = lock(&self.filed);
         filed.copied += bytes.len();
         filed.outbox.push((token, bytes));
@@ -324,7 +324,7 @@ impl Group {
         }
     }
 
-    /// Waits for an operation. Whatever happens, it is over when this returns.
+    /// Waits for an operation. Whatever happens, it is complete when this returns.
     fn wait_for(&self, rank: usize, kind: Kind, token: u64) -> Result<Completion, CircuitError> {
         loop {
             let found = lock(&self.filed).take(kind, token);
@@ -336,7 +336,7 @@ impl Group {
         }
     }
 
-    /// Makes progress, and files what is over; if nothing is, lets others run.
+    /// Makes progress, and files completions; if there are none, lets others run.
     fn file_or_idle(&self) {
         if !lock(&self.filed).file(&self.endpoint) {
             self.worker().idle();
@@ -359,7 +359,7 @@ impl Group {
 }
 
 impl Filed {
-    /// Notes what is over; copies that were sent are dropped. False: nothing was.
+    /// Files completions; copies that were sent are dropped. False: there were none.
     fn file(&mut self, endpoint: &Endpoint) -> bool {
         let count = endpoint.drain(&mut self.fresh, true);
         while let Some(completion) = self.fresh.pop_front() {

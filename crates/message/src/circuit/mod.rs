@@ -3,8 +3,8 @@
 //! ```text
 //!   begin_packing(to)  pack pack pack  end        begin_unpacking  unpack unpack unpack  end
 //! ```
-//! Both sides name the same pieces in the same order with the same lengths and modes; nothing of that is sent. A mode says what is
-//! promised of a piece, and so what need not be done for it:
+//! Both sides name the same pieces in the same order with the same lengths and modes; nothing of that is sent. A mode states what is
+//! promised of a piece, and so which work can be left out:
 //!
 //! | sender | |
 //! |---|---|
@@ -14,15 +14,15 @@
 //!
 //! | receiver | |
 //! |---|---|
-//! | [`Unpacks::Express`] | the bytes are there when the piece is unpacked, so that they can say what follows |
+//! | [`Unpacks::Express`] | the bytes are there when the piece is unpacked, so that they can determine what follows |
 //! | [`Unpacks::Cheaper`] | the bytes are there when the message ends |
 //!
 //! Small pieces travel together, with the head, in one packet; a piece above [`BULK`] travels alone, straight from buffer to buffer.
 //! A message is on its way when [`Packing::end`] returns, and its buffers are free: for a piece that travels alone this may wait for
 //! the receiver, unless it is [`Packs::Safer`].
 //!
-//! **Who outruns a receiver waits for it.** Of each sender 64 MiB that were not unpacked are kept (256 bytes are added for each message);
-//! then [`Packing::end`] waits until some are. So nodes that all send to each other must also unpack now and then.
+//! **A sender that outruns a receiver waits for it.** A receiver keeps 64 MiB per sender that were not unpacked (256 bytes are added for
+//! each message); then [`Packing::end`] waits until some are. So nodes that all send to each other must also unpack now and then.
 
 mod group;
 mod packing;
@@ -66,7 +66,7 @@ pub enum CircuitError {
     /// The two sides do not name the same pieces.
     #[error("the message of node {rank} has {here} bytes, {asked} were asked for")]
     Mismatch {
-        /// Who sent it.
+        /// The sender.
         rank: usize,
         /// Bytes of small pieces it has.
         here: usize,
@@ -75,7 +75,7 @@ pub enum CircuitError {
     },
 }
 
-/// Who is in a group.
+/// The members of a group.
 struct Members {
     ranks: Vec<PeerId>,
     /// Their places in the group, by the endpoint's number of a peer; [`NON_MEMBER`] for others.
@@ -126,7 +126,7 @@ impl Circuit {
         worker.endpoint(worker.space())
     }
 
-    /// Joins a group: everybody names the same nodes in the same order, us among them. Nothing is sent yet.
+    /// Joins a group: all members name the same nodes in the same order, this one among them. Nothing is sent yet.
     pub fn join(endpoint: Endpoint, group: &[NodeAddress]) -> Result<Self, CircuitError> {
         let Members { ranks, places, rank } = Members::of(&endpoint, group)?;
         endpoint.take_in_order();
@@ -160,8 +160,8 @@ impl Circuit {
         self.ranks.len()
     }
 
-    /// Waits until everything sent so far has left: to be called before a long time without sending or receiving, for a port that was
-    /// full gets the rest of a message only while somebody makes progress.
+    /// Waits until everything sent so far has left. Call it before a long time without sending or receiving: a port that was full gets the
+    /// rest of a message only while a caller makes progress.
     pub fn flush(&mut self) {
         self.endpoint.worker().flush(None);
     }
@@ -218,7 +218,7 @@ impl Circuit {
         CircuitError::Lost { rank, why: known.unwrap_or_else(|| why.to_owned()) }
     }
 
-    /// Waits for an operation. Whatever happens, it is over when this returns.
+    /// Waits for an operation. Whatever happens, it is complete when this returns.
     fn wait_for(&mut self, rank: usize, kind: Kind, token: u64) -> Result<Completion, CircuitError> {
         loop {
             if let Some(at) = self.done.iter().position(|done| (done.kind, done.token) == (kind, token)) {
@@ -235,7 +235,7 @@ impl Circuit {
         }
     }
 
-    /// Notes what is over; copies that were sent are dropped. False: nothing was.
+    /// Takes completions; copies that were sent are dropped. False: there were none.
     fn poll(&mut self) -> bool {
         let before = self.done.len();
         let done = &mut self.done;

@@ -136,7 +136,7 @@ impl Circuit {
     #[inline]
     fn post(&mut self, to: PeerId, tag: Option<u64>, parts: &[Piece], token: u64) -> Result<Posted, PostError> {
         loop {
-            // What is small is copied where it cannot be sent at once: nobody waits for it.
+            // A small message is copied if it cannot be sent at once: then its sender does not wait.
             let inject = tag.is_none() && total(parts) <= Endpoint::INJECT;
             let send = Send { to, tag, data: None, parts, token, inject, delivery: false };
             match self.endpoint.send(&send) {

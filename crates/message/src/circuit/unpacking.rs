@@ -23,7 +23,7 @@ pub struct Unpacking<'c, 'd> {
     at: usize,
     /// Pieces that travel alone and are not received yet.
     bulk: Vec<&'d mut [u8]>,
-    /// Bytes asked for that the packet did not have.
+    /// Bytes unpacked that the packet did not have.
     missing: usize,
 }
 
@@ -54,7 +54,7 @@ impl<'c, 'd> Unpacking<'c, 'd> {
         Self { circuit, from, packet, at: 0, bulk: Vec::new(), missing: 0 }
     }
 
-    /// Who sent it: its place in the group.
+    /// The sender: its place in the group.
     pub fn from(&self) -> usize {
         self.from
     }
@@ -90,14 +90,14 @@ impl<'c, 'd> Unpacking<'c, 'd> {
         self.at += bytes.len();
     }
 
-    /// Receives the pieces that travel alone and were asked for so far: they come in the order they were packed.
+    /// Receives the pieces that travel alone and were unpacked so far: they come in the order they were packed.
     #[cold]
     fn receive_bulk(&mut self) -> Result<(), CircuitError> {
         let pieces: Vec<_> = self.bulk.drain(..).map(lend_mut).collect();
         self.receive(&pieces)
     }
 
-    /// Receives one message into each piece. Whatever happens, nobody writes to them when this returns.
+    /// Receives one message into each piece. Whatever happens, the pieces are no longer written when this returns.
     fn receive(&mut self, pieces: &[Piece]) -> Result<(), CircuitError> {
         let from = self.circuit.ranks.get(self.from).copied();
         let number = self.circuit.counts[self.from].1 - 1;
@@ -124,7 +124,7 @@ impl<'c, 'd> Unpacking<'c, 'd> {
         CircuitError::Mismatch { rank: self.from, here, asked }
     }
 
-    /// Waits until every piece is there. An error says that the two sides did not name the same pieces, or that the sender is lost.
+    /// Waits until every piece is there. An error means that the two sides did not name the same pieces, or that the sender is lost.
     #[inline]
     pub fn end(mut self) -> Result<(), CircuitError> {
         if !self.bulk.is_empty() {

@@ -1,6 +1,6 @@
-//! Messages that arrive: matched or unexpected, pulled or asked for, piece by piece.
+//! Messages that arrive: matched or unexpected, pulled or requested, piece by piece.
 
-use madrigal_progress::message::{Link, Placement};
+use madrigal_progress::message::{LinkIndex, Placement};
 use madrigal_sys::piece;
 
 use super::credit::{Load, MAX_KEPT};
@@ -10,7 +10,7 @@ use super::wire::{DELIVERY, Ended, Head, LAST, Message, Seen, What};
 use crate::memory::{Block, GATHER, Pieces};
 use crate::slab::Key;
 use crate::worker::out::Stream;
-use crate::worker::state::{Arrived, Come, Does, Op, Placed, Route, State, Take};
+use crate::worker::state::{Arrived, Come, Does, NodeState, Op, Placed, State, Take};
 
 /// The pieces a rendezvous may name.
 pub(crate) const MAX_PIECES: usize = 64;
@@ -23,7 +23,7 @@ const SPARE_LEN: usize = 16 << 10;
 /// A frame as it came.
 pub(crate) struct Came<'a> {
     pub(crate) node: u32,
-    pub(crate) via: (usize, Link),
+    pub(crate) via: (usize, LinkIndex),
     pub(crate) head: Seen<'a>,
 }
 
@@ -52,11 +52,11 @@ impl State {
         }
     }
 
-    /// Gives a message to the receive that waits for it. If there is none it is to be kept: as a message of that peer.
+    /// Gives a message to the receive that waits for it. If there is none, returns its peer: the message is kept as unexpected.
     #[inline]
     fn wants(&mut self, came: &Came<'_>, message: &Message, body: &[u8]) -> Option<PeerId> {
         let Some(from) = self.sender(came.node, came.head.to, came.head.from) else {
-            // Nobody is there any more.
+            // That endpoint is gone.
             self.taken(came.node, Load::Eager(body.len()));
             self.acknowledge(came.node, message.operation, Ended::Failed);
             return None;
@@ -69,7 +69,7 @@ impl State {
         None
     }
 
-    /// Keeps a message nobody wants yet.
+    /// Keeps an unexpected message.
     #[inline]
     fn keep(&mut self, came: &Came<'_>, from: PeerId, message: Message, bytes: Vec<u8>) -> Option<()> {
         let len = bytes.len();
@@ -101,7 +101,7 @@ impl State {
 
     fn acknowledge(&mut self, node: u32, operation: Option<u64>, ended: Ended) {
         if let Some(operation) = operation {
-            self.tell_end(node, operation, ended);
+            self.report_end(node, operation, ended);
         }
     }
 
@@ -119,7 +119,7 @@ impl State {
         let load = Load::Rendezvous(remote.len());
         let Some(from) = self.sender(came.node, came.head.to, came.head.from) else {
             self.taken(came.node, load);
-            self.tell_end(came.node, op, Ended::Failed);
+            self.report_end(came.node, op, Ended::Failed);
             return Some(());
         };
         match self.match_message(came.head.to, from, &message, len) {
@@ -137,7 +137,7 @@ impl State {
         Some(())
     }
 
-    /// Gets a message by rendezvous that found its receive: by single copy, if its pieces are known, else by asking for it.
+    /// Gets a message by rendezvous that found its receive: by single copy, if its pieces are known, else by a request to the sender.
     pub(crate) fn fetch(&mut self, channel: u16, node: u32, matched: Matched, lies: Lies) {
         let Lies { op: theirs, remote, via } = lies;
         let Matched { pieces, fits, completion, many } = matched;
@@ -149,11 +149,11 @@ impl State {
         self.take_long(key, fits, near);
     }
 
-    /// Has the peer send what an operation takes.
+    /// Requests from the peer what an operation takes.
     pub(crate) fn ask_for(&mut self, key: Key) {
         let Some(Op { node, does: Does::Take(take), .. }) = self.ops.get(key) else { return };
         let (node, want, theirs) = (*node, take.want, take.theirs);
-        // It may be copied after all: until it is told the end, the sender must not change it.
+        // It may be copied after all: the sender must not change it until it receives the end.
         let flags = if take.remote.is_empty() { 0 } else { DELIVERY };
         take.come = Come::Asked;
         let Some(theirs) = theirs else { return };
@@ -170,7 +170,7 @@ impl State {
         let Some(Op { node, does: Does::Take(take), .. }) = self.ops.get(key) else { return };
         let (node, theirs) = (*node, take.theirs);
         if let Some(theirs) = theirs {
-            self.tell_end(node, theirs, ended);
+            self.report_end(node, theirs, ended);
         }
         let status = match ended {
             Ended::Well => None,
@@ -195,7 +195,7 @@ impl State {
         Some(())
     }
 
-    /// Where bytes that were asked for go. Bytes nobody waits for (any more) go nowhere.
+    /// Where requested bytes go. Bytes that no operation waits for (any more) are dropped.
     pub(crate) fn place_data(&mut self, came: &Came<'_>, len: usize, placement: &mut Placement) -> Option<Placed> {
         let (key, offset) = (came.head.word(0)?, usize::try_from(came.head.word(1)?).ok()?);
         let Some(op) = self.ops.get(key).filter(|op| op.node == came.node) else { return Some(Placed::Nowhere) };
@@ -221,7 +221,7 @@ impl State {
         }
     }
 
-    /// Bytes that were asked for, few enough to come at once.
+    /// Requested bytes, few enough to come at once.
     pub(crate) fn data(&mut self, came: &Came<'_>, body: &[u8]) -> Option<()> {
         let mut placement = Placement::new();
         if let Placed::Data { op, len } = self.place_data(came, body.len(), &mut placement)? {
@@ -231,7 +231,7 @@ impl State {
         Some(())
     }
 
-    /// An operation of ours is over at the peer.
+    /// An operation of ours has ended at the peer.
     pub(crate) fn ended(&mut self, came: &Came<'_>) -> Option<()> {
         let key = came.head.word(0)?;
         let Some(op) = self.ops.get(key).filter(|op| op.node == came.node) else { return Some(()) };
@@ -263,7 +263,7 @@ impl State {
                 self.acknowledge(node, unexpected.message.operation, Ended::Well);
                 self.complete_receive(channel, matched.completion, matched.many);
             }
-            UnexpectedBody::Rendezvous(_) if self.nodes[node as usize].route == Route::Down => {
+            UnexpectedBody::Rendezvous(_) if self.nodes[node as usize].state == NodeState::Down => {
                 let completion = Completion { status: Status::Gone, len: 0, ..matched.completion };
                 self.complete_receive(channel, completion, matched.many);
             }
@@ -271,7 +271,7 @@ impl State {
         }
     }
 
-    /// Throws an unexpected message away; its sender is told as if it had been received.
+    /// Drops an unexpected message; its sender gets the same report as if it had been received.
     pub(crate) fn discard_unexpected(&mut self, channel: u16, from: PeerId, unexpected: Unexpected) {
         let pieces = Pieces::new(&[]);
         let completion = Completion::new(Kind::Received, 0);
@@ -300,7 +300,7 @@ impl State {
     }
 }
 
-/// A body goes into memory of its own, to be looked at when it is whole.
+/// A body goes into memory of its own, and is read when it is whole.
 pub(crate) fn place_block(len: usize, placement: &mut Placement) -> Option<Placed> {
     if len > MAX_KEPT {
         return None;

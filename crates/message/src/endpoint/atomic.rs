@@ -3,7 +3,7 @@
 //! Pure: bytes in, bytes out. Whoever calls holds whatever makes an operation happen as one. The numbers of operations and types are
 //! those of libfabric, and go over the wire.
 
-/// What is done to a number. All of them can tell what was there before.
+/// What is done to a number. All of them can return the number that was there before.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 #[allow(missing_docs)]
@@ -89,7 +89,7 @@ impl AtomicOp {
         Self::ALL.get(number as usize).copied()
     }
 
-    /// Whether it looks at what is compared with.
+    /// Whether it uses the number to compare with.
     pub fn compares(self) -> bool {
         (Self::SwapIfEqual as u8..=Self::SwapMasked as u8).contains(&(self as u8))
     }
@@ -140,8 +140,8 @@ pub fn is_supported(op: AtomicOp, of: AtomicType) -> bool {
     apply_one(op, of, &mut memory[..of.size()], &[0; 32][..of.size()], &[0; 32][..of.size()]).is_some()
 }
 
-/// Does the operation to each number in `memory`, whose length is a multiple of the type's size; `operand` and `compare` are as
-/// long, or empty where the operation does not look at them. `None`, and nothing done: no such operation, or lengths that do not fit.
+/// Does the operation to each number in `memory`, whose length is a multiple of the type's size; `operand` and `compare` are as long, or
+/// empty where the operation does not use them. `None`, and nothing done: no such operation, or lengths that do not fit.
 pub fn apply(op: AtomicOp, of: AtomicType, memory: &mut [u8], operand: &[u8], compare: &[u8]) -> Option<()> {
     let size = of.size();
     let fits = |bytes: &[u8], needed: bool| bytes.len() == if needed { memory.len() } else { bytes.len() };

@@ -1,17 +1,17 @@
-//! How much may be sent to a node without having been asked for, so that what nobody receives there cannot fill its memory.
+//! How much may be sent to a node without a request, so that unexpected messages cannot fill its memory.
 //!
-//! Every message sent whole counts, with something for what keeping it costs; and every rendezvous, by itself. Once [`WINDOW`] bytes
-//! are with a node that it has not told to have given to a receive, messages go by rendezvous instead, and what must be taken at once (it
-//! is injected, as packets of a Circuit are) has to wait; and once it has [`RENDEZVOUS`], so have those. A node tells it in steps, so this
-//! costs a frame every few mebibytes. A packet of a Circuit is given to a receive when it is unpacked.
+//! Every message sent whole counts, with a fixed cost for keeping it; every rendezvous counts separately. Once a node has [`WINDOW`] bytes
+//! that it has not reported as received, messages go by rendezvous instead, and those that must go at once (injected ones, as packets of a
+//! Circuit are) wait. Once it has [`RENDEZVOUS`], rendezvous wait, too. A node reports in steps, so this costs a frame every few mebibytes.
+//! A packet of a Circuit counts as received when it is unpacked.
 
-/// The longest body kept for nobody in particular: what may be sent without having been asked for.
+/// The longest body of an unexpected message: what may be sent without a request.
 pub(crate) const MAX_KEPT: usize = 1 << 20;
-/// Bytes that may be kept by a node, ...
+/// Bytes of unexpected messages that a node may hold, ...
 const WINDOW: i64 = 64 << 20;
 /// ... and what rendezvous may cost it.
 const RENDEZVOUS: i64 = 16 << 20;
-/// What is given to receives is told once it is this part of a window.
+/// Receptions are reported once they are this part of a window.
 const PART: i64 = 8;
 /// What is counted for a message beside its bytes, ...
 const EACH: i64 = 256;
@@ -28,7 +28,7 @@ pub(crate) enum Load {
 }
 
 impl Load {
-    /// What it costs who keeps it. Bodies that are sent whole are short.
+    /// What keeping it costs the receiver. Bodies that are sent whole are short.
     #[inline]
     fn cost(self) -> i64 {
         match self {
@@ -41,11 +41,11 @@ impl Load {
 /// Loads of one kind, either way, between us and a node.
 struct Account {
     window: i64,
-    /// What may still be sent: the window without what was sent and not yet told to have been received.
+    /// What may still be sent: the window without what was sent and not yet reported as received.
     room: i64,
-    /// Received from it since that was told last, counted down.
+    /// Received from it since the last report, counted down.
     unreported: i64,
-    /// What may still be kept of it; one message may go beyond the window.
+    /// How much of it may still be kept; one message may go beyond the window.
     space: i64,
 }
 
@@ -55,17 +55,17 @@ impl Account {
         Self { window, room: window, unreported: window / PART, space }
     }
 
-    /// What was received and not told, which is told now.
+    /// What was received and not reported; it is reported now.
     #[cold]
     #[inline(never)]
     fn take_unreported(&mut self) -> u64 {
-        // There is no window for what one sends to oneself.
+        // There is no window for messages to oneself.
         let step = self.window.min(WINDOW) / PART;
         (step - core::mem::replace(&mut self.unreported, step)).unsigned_abs()
     }
 }
 
-/// What was sent without having been asked for, between us and a node.
+/// What was sent without a request, between us and a node.
 pub(crate) struct Credit {
     eager: Account,
     rendezvous: Account,
@@ -130,7 +130,7 @@ impl Credit {
         account.room = account.room.saturating_add(taken).min(account.window);
     }
 
-    /// A message of the node is where it belongs, or not wanted. How much it is to be told now, if anything.
+    /// A message of the node was received or dropped. The amount to report to it now, if any.
     #[inline]
     pub(crate) fn taken(&mut self, load: Load) -> Option<u64> {
         let account = self.account(load);
@@ -146,7 +146,7 @@ impl Credit {
         (account.space >= 0).then_some(())
     }
 
-    /// An unexpected message was taken. How much the node is to be told now, if anything.
+    /// An unexpected message was taken. The amount to report to the node now, if any.
     #[inline]
     pub(crate) fn released(&mut self, load: Load) -> Option<u64> {
         self.account(load).space += load.cost();

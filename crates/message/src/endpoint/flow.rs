@@ -1,4 +1,4 @@
-//! Flow control: nodes are told what was taken of theirs, and tell it us.
+//! Flow control: nodes get reports of what was taken of theirs, and send us such reports.
 
 use super::arrive::Came;
 use super::credit::Load;
@@ -10,13 +10,13 @@ impl State {
     #[inline]
     pub(crate) fn taken(&mut self, node: u32, load: Load) {
         if let Some(taken) = self.nodes[node as usize].credit.taken(load) {
-            self.tell_taken(node, load, taken);
+            self.report_taken(node, load, taken);
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn tell_taken(&mut self, node: u32, load: Load, taken: u64) {
+    fn report_taken(&mut self, node: u32, load: Load, taken: u64) {
         let kind = u16::from(matches!(load, Load::Rendezvous(_)));
         self.queue(node, Head::new(What::Credit, 0, 0, 0).extra(kind).word(taken), Vec::new());
     }
@@ -25,11 +25,11 @@ impl State {
     #[inline]
     pub(crate) fn released(&mut self, node: u32, load: Load) {
         if let Some(taken) = self.nodes[node as usize].credit.released(load) {
-            self.tell_taken(node, load, taken);
+            self.report_taken(node, load, taken);
         }
     }
 
-    /// A node tells what it has taken.
+    /// A node reports what it has taken.
     pub(crate) fn credited(&mut self, came: &Came<'_>) -> Option<()> {
         let taken = i64::try_from(came.head.word(0)?).ok()?;
         let load = if came.head.extra == 0 { Load::Eager(0) } else { Load::Rendezvous(0) };
@@ -42,7 +42,7 @@ impl State {
 mod tests {
     use super::*;
     use madrigal_base::node::NodeId;
-    use madrigal_progress::message::Link;
+    use madrigal_progress::message::LinkIndex;
 
     use crate::endpoint::wire::Seen;
 
@@ -52,10 +52,10 @@ mod tests {
         (state, node)
     }
 
-    fn tell(state: &mut State, node: u32, kind: u16, taken: u64) -> Option<()> {
+    fn send_taken(state: &mut State, node: u32, kind: u16, taken: u64) -> Option<()> {
         let head = Head::new(What::Credit, 0, 0, 0).extra(kind).word(taken);
         let head = Seen::read(head.bytes()).expect("a head");
-        state.credited(&Came { node, via: (0, Link(0)), head })
+        state.credited(&Came { node, via: (0, LinkIndex(0)), head })
     }
 
     #[test]
@@ -63,13 +63,13 @@ mod tests {
         let (mut state, node) = state();
         for (kind, load) in [(0, Load::Eager(1 << 30)), (1, Load::Rendezvous(1 << 30))] {
             state.nodes[0].credit.sends(load);
-            assert_eq!(tell(&mut state, node, 1 - kind, u64::MAX >> 1), Some(()));
+            assert_eq!(send_taken(&mut state, node, 1 - kind, u64::MAX >> 1), Some(()));
             let may = |state: &State| (state.nodes[0].credit.may_send(), state.nodes[0].credit.may_rendezvous());
             assert_eq!(may(&state), (kind == 1, kind == 0));
-            assert_eq!(tell(&mut state, node, kind, u64::MAX >> 1), Some(()));
+            assert_eq!(send_taken(&mut state, node, kind, u64::MAX >> 1), Some(()));
             assert_eq!(may(&state), (true, true));
         }
-        assert_eq!(tell(&mut state, node, 0, u64::MAX), None);
+        assert_eq!(send_taken(&mut state, node, 0, u64::MAX), None);
     }
 
     #[test]

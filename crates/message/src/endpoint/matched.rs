@@ -47,7 +47,7 @@ impl State {
         }
     }
 
-    /// Takes back a posted receive; what it is to be told.
+    /// Takes back a posted receive; returns its completion.
     pub(crate) fn take_posted(
         &mut self,
         channel: u16,
@@ -57,7 +57,7 @@ impl State {
     ) -> Option<Completion> {
         let endpoint = self.endpoints.get_mut(usize::from(channel))?.as_deref_mut()?;
         let matching = endpoint.matching(tagged);
-        // Whether it is the one is asked of its token; that of a buffer of many lies elsewhere.
+        // A receive is identified by its token; that of a buffer of many lies elsewhere.
         let tokens: Vec<_> = self.many.keys(|many| meant(many.token));
         let at = matching.posted(from.map(|peer| peer.0), |target| match target {
             Target::One { token, .. } => meant(*token),

@@ -1,8 +1,8 @@
 //! Which message goes into which posted receive: a machine without ports, memory or time.
 //!
-//! Messages of one peer are matched in the order they came, receives in the order they were posted. A receive waits in the list of
-//! its peer, or in the list of those that take any; a message nobody wants waits in the list of its peer and in the list of all. So
-//! the usual look is at the head of one list, whatever the number of peers.
+//! Messages of one peer are matched in the order they came, receives in the order they were posted. A receive waits in the list of its
+//! peer, or in the list of those for any peer. An unexpected message waits in the list of its peer and in the list of all. So the usual
+//! search checks the head of one list, whatever the number of peers.
 
 use core::mem;
 
@@ -212,7 +212,7 @@ impl<R, M> Matching<R, M> {
         found.map(|at| at as u32)
     }
 
-    /// For whose messages receives are posted; `None`: for anybody's.
+    /// The peers that receives are posted for; `None`: any.
     pub(crate) fn awaited(&self) -> impl Iterator<Item = Option<u32>> {
         self.receives.slots.iter().filter(|slot| slot.listed).map(|slot| slot.from)
     }

@@ -1,4 +1,4 @@
-//! The matching against a model that looks at everything every time.
+//! The matching against a model that searches everything every time.
 
 use proptest::prelude::*;
 

@@ -2,18 +2,18 @@
 //!
 //! * **Messages** go from one endpoint to another and are matched there by tag, or in order if they have none; messages of one pair
 //!   are matched in the order they were sent, whatever their size. A short one is sent at once, with its head, straight from the
-//!   sender's buffer; a long one goes by rendezvous, and once its receive is known copied straight from buffer to buffer by a single copy, or,
-//!   where that cannot be, sent in chunks that let small messages pass.
-//! * **Memory** is exposed as regions with keys; peers put, get, and do atomic operations, without the owner asking for it (it must
-//!   make progress, unless single copies work).
+//!   sender's buffer; a long one goes by rendezvous, and once its receive is known copied straight from buffer to buffer by a single copy,
+//!   or, where that cannot be, sent in chunks that let small messages pass.
+//! * **Memory** is exposed as regions with keys; peers put, get, and do atomic operations without a call of the owner (but it must make
+//!   progress, unless single copies work).
 //! * **Completions** are taken by [`Endpoint::poll`]. Nothing blocks.
 //!
-//! What nobody receives is bounded: 64 MiB of every node are taken unasked, then its messages go by rendezvous, however short, and
-//! injecting more is refused ([`PostError::Again`]) until receives take some. Of rendezvous 16 MiB are kept, some 60,000; then those are
-//! refused too. Of operations on a node's memory 16,384 may be under way. A peer that keeps to none of this is given up, with the
-//! reason ([`LinkError::Corrupt`]), and so is one that asks on and on and takes no answers.
+//! What no receive takes is bounded. Of every node 64 MiB are taken without a request. Then its messages go by rendezvous, however short,
+//! and injecting more is refused ([`PostError::Again`]) until receives take some. Of rendezvous 16 MiB are kept, some 60,000; then those
+//! are refused too. Of operations on a node's memory 16,384 may be under way. A peer that exceeds one of these limits is given up, with the
+//! reason ([`LinkError::Corrupt`]), and so is one that keeps sending requests and does not read the answers.
 //!
-//! A peer that is gone completes every operation to and from it with [`Status::Gone`]; receives from anybody stay.
+//! A peer that is gone completes every operation to and from it with [`Status::Gone`]; receives for any peer stay.
 
 pub(crate) mod arrive;
 pub mod atomic;
@@ -109,7 +109,7 @@ impl Endpoint {
         core.state.endpoint(self.channel).map_or(PeerId(u32::MAX), |endpoint| endpoint.peer(node, at.channel))
     }
 
-    /// Who a peer is: its node and channel, and addresses as far as they are known.
+    /// The identity of a peer: its node and channel, and addresses as far as they are known.
     pub fn who(&self, peer: PeerId) -> Option<NodeAddress> {
         let mut core = self.worker.core();
         let peer = core.state.endpoint(self.channel)?.peers.get(peer.0 as usize).copied()?;
@@ -131,13 +131,13 @@ impl Endpoint {
         self.worker.core().send(self.channel, send)
     }
 
-    /// Whether a message to a peer would be taken now, or is known to be in vain.
+    /// Whether a message to a peer would be taken now, or is known to fail.
     pub(crate) fn has_room(&self, to: PeerId) -> bool {
         self.worker.core().has_room(self.channel, to)
     }
 
-    /// To be called by who was refused with [`PostError::Again`]: what waits, once nothing could be sent to that peer for ten seconds in
-    /// which it was tried again and again. It is told once, until something is sent again.
+    /// For a caller that was refused with [`PostError::Again`]: what is pending, once all sends to that peer were refused for ten seconds
+    /// of repeated attempts. It is reported once, until something is sent again.
     pub fn stalled(&self, to: PeerId) -> Option<Stall> {
         self.worker.core().stalled(self.channel, to)
     }
@@ -177,8 +177,8 @@ impl Endpoint {
         self.worker.core().cancel(self.channel, token)
     }
 
-    /// Takes a message back of which the peer knows nothing yet: it completes as [`Status::Canceled`], and its buffers are free. False: there
-    /// is none of that token, or it is too late.
+    /// Takes back a message that the peer does not know of yet: it completes as [`Status::Canceled`], and its buffers are free. False:
+    /// there is none of that token, or it is too late.
     pub fn cancel_send(&self, token: u64) -> bool {
         self.worker.core().cancel_send(self.channel, token)
     }
@@ -210,15 +210,15 @@ impl Endpoint {
         self.worker.core().atomic(self.channel, atomic)
     }
 
-    /// From now on plain messages are only taken by [`Endpoint::next_plain`]: none is received, looked for or claimed.
+    /// From now on only [`Endpoint::next_plain`] takes plain messages: none is received, peeked or claimed.
     pub(crate) fn take_in_order(&self) {
         if let Some(endpoint) = self.worker.core().state.endpoint(self.channel) {
             endpoint.in_order = true;
         }
     }
 
-    /// The plain message that came first, whole; or, where it came by rendezvous, its length and a claim. Makes progress if there is
-    /// none. `used`: the bytes of the last one, if nobody needs them any more.
+    /// The plain message that came first, whole; or, where it came by rendezvous, its length and a claim. Makes progress if there is none.
+    /// `used`: the buffer of the last one, if it is no longer needed.
     #[inline]
     pub(crate) fn next_plain(&self, used: &mut Vec<u8>) -> Option<(PeerId, Plain)> {
         let mut core = self.worker.core();
@@ -232,21 +232,21 @@ impl Endpoint {
         core.next_plain(self.channel)
     }
 
-    /// The plain message that came first, if it is here whole and no receive took it: who sent it, and its bytes. Makes progress if
-    /// there is none.
+    /// The plain message that came first, if it is here whole and no receive took it: its sender, and its bytes. Makes progress if there is
+    /// none.
     pub fn take_plain(&self) -> Option<(PeerId, Vec<u8>)> {
         let (from, plain) = self.next_plain(&mut Vec::new())?;
         match plain {
             Ok(bytes) => Some((from, bytes)),
             Err((_, claim)) => {
-                // It was not to be that long.
+                // It is longer than it may be.
                 let _ = self.discard(claim);
                 None
             }
         }
     }
 
-    /// Tells what is over, one by one, after making progress if nothing is; how many there were. `tell` may use the endpoint.
+    /// Reports completions one by one, after making progress if there are none; returns how many. `tell` may use the endpoint.
     #[inline]
     pub fn poll(&self, tell: &mut impl FnMut(Completion)) -> usize {
         let mut count = 0;
@@ -257,7 +257,7 @@ impl Endpoint {
         count
     }
 
-    /// Moves what is over to the end of `done`, all of it; with `progress`, made if there was nothing. How much there was.
+    /// Moves all completions to the end of `done`. With `progress`, makes progress first if there are none. Returns how many there were.
     #[inline]
     pub fn drain(&self, done: &mut VecDeque<Completion>, progress: bool) -> usize {
         let mut core = self.worker.core();

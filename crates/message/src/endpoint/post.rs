@@ -1,6 +1,6 @@
 //! Messages as they are posted: the sending side, and receives.
 
-use madrigal_progress::message::{Link, LinkError, Port, Sent};
+use madrigal_progress::message::{LinkError, LinkIndex, Port, Sent};
 use madrigal_sys::piece::{self, Piece};
 
 use super::arrive::{RENDEZVOUS_PIECE, write_pieces};
@@ -13,22 +13,22 @@ use super::{Endpoint, Plain};
 use crate::memory::{GATHER, Pieces, gather, slices};
 use crate::worker::Core;
 use crate::worker::out::Item;
-use crate::worker::state::{Does, Op, Route};
+use crate::worker::state::{Does, NodeState, Op};
 
 impl Core {
     /// Where frames for a peer go now: its node, its channel there.
     #[inline]
     pub(super) fn route(&mut self, channel: u16, to: PeerId) -> Result<(u32, u16), PostError> {
-        // Who sends is at work, though nothing may come: what he looks at next is not to put him to sleep.
+        // A sender is at work, though nothing may come: its next poll must not sleep.
         self.state.idle.asks();
         let endpoint = self.state.endpoint(channel).ok_or(PostError::Invalid)?;
         let peer = *endpoint.peers.get(to.0 as usize).ok_or(PostError::Invalid)?;
         let node = &self.state.nodes[peer.node as usize];
         let is_full = node.out.is_full();
-        match node.route {
-            Route::Up { .. } => {}
-            Route::Down => return Err(PostError::Unreachable),
-            Route::None | Route::Linking { .. } => self.state.attend(peer.node),
+        match node.state {
+            NodeState::Up { .. } => {}
+            NodeState::Down => return Err(PostError::Unreachable),
+            NodeState::None | NodeState::Linking { .. } => self.state.attend(peer.node),
         }
         if is_full {
             return Err(PostError::Again);
@@ -41,7 +41,8 @@ impl Core {
         let peer = self.state.endpoint(channel).and_then(|endpoint| endpoint.peers.get(to.0 as usize).copied());
         let node = peer.and_then(|peer| self.state.nodes.get(peer.node as usize));
         node.is_none_or(|node| {
-            node.route == Route::Down || node.credit.may_send() && node.credit.may_rendezvous() && !node.out.is_full()
+            node.state == NodeState::Down
+                || node.credit.may_send() && node.credit.may_rendezvous() && !node.out.is_full()
         })
     }
 
@@ -51,8 +52,8 @@ impl Core {
         let len = piece::total(send.parts);
         let (node, theirs) = self.route(channel, send.to)?;
         let to = &mut self.state.nodes[node as usize];
-        // What is injected is never asked for: it goes at once, and is copied only if there is no room.
-        if let Route::Up { port, link } = to.route
+        // An injected message never goes by rendezvous: it goes at once, and is copied only if there is no room.
+        if let NodeState::Up { port, link } = to.state
             && to.out.is_clear()
             && to.credit.may_send()
             && (len <= self.ports[port].eager || send.inject && len <= Endpoint::INJECT)
@@ -72,7 +73,7 @@ impl Core {
         channel: u16,
         send: &Send<'_>,
         (node, theirs): (u32, u16),
-        (port, link): (usize, Link),
+        (port, link): (usize, LinkIndex),
     ) -> Result<Posted, PostError> {
         let head = message_head(What::Eager, send, 0, theirs, channel);
         let head = head.maybe(send.tag).maybe(send.data);
@@ -177,18 +178,18 @@ impl Core {
         Ok(Posted::Pending)
     }
 
-    /// The longest body sent without asking.
+    /// The longest body sent eagerly.
     fn eager(&mut self, channel: u16, node: u32) -> usize {
         // Where messages are taken in order, the peer has no receives either.
         let receives = self.state.endpoint(channel).is_some_and(|endpoint| !endpoint.in_order);
-        match self.state.nodes[node as usize].route {
-            Route::Up { port, .. } | Route::Linking { port, .. } if receives => self.ports[port].unasked,
-            Route::Up { port, .. } | Route::Linking { port, .. } => self.ports[port].eager,
+        match self.state.nodes[node as usize].state {
+            NodeState::Up { port, .. } | NodeState::Linking { port, .. } if receives => self.ports[port].unasked,
+            NodeState::Up { port, .. } | NodeState::Linking { port, .. } => self.ports[port].eager,
             _ => self.ports.iter().map(|slot| slot.eager).min().unwrap_or(0),
         }
     }
 
-    /// Queues a message whole: nothing of it can be sent now, or its delivery is to be told.
+    /// Queues a message whole: nothing of it can be sent now, or its delivery must be reported.
     fn send_whole(&mut self, channel: u16, send: &Send<'_>, node: u32, theirs: u16) -> Posted {
         self.state.nodes[node as usize].credit.sends(Load::Eager(piece::total(send.parts)));
         let wait = send.delivery && !send.inject;
@@ -239,12 +240,12 @@ impl Core {
         self.settle();
     }
 
-    /// Whether a peer can still send what is to be received from it.
+    /// Whether the peer of a receive can still send.
     #[inline]
     fn expect(&mut self, channel: u16, peer: PeerId, tagged: bool, tag: u64, ignore: u64) -> Result<(), PostError> {
         let endpoint = self.state.endpoint(channel).ok_or(PostError::Invalid)?;
         let node = endpoint.peers.get(peer.0 as usize).ok_or(PostError::Invalid)?.node;
-        if self.state.nodes[node as usize].route != Route::Down {
+        if self.state.nodes[node as usize].state != NodeState::Down {
             return Ok(());
         }
         // What it sent before is still here.
@@ -342,7 +343,7 @@ impl Core {
         let node = self.state.endpoint(channel)?.peers.get(from as usize)?.node;
         self.state.released(node, Load::Eager(bytes.len()));
         if let Some(operation) = unexpected.message.operation {
-            self.state.tell_end(node, operation, Ended::Well);
+            self.state.report_end(node, operation, Ended::Well);
         }
         Some((PeerId(from), Ok(bytes)))
     }
@@ -378,8 +379,7 @@ impl Core {
         true
     }
 
-    /// Closes an endpoint. False: bodies are just arriving in its buffers, and `now` is not asked for. With `now` the links they come
-    /// by are cut.
+    /// Closes an endpoint. False: bodies are just arriving in its buffers, and `now` is false. With `now` the links they come by are cut.
     pub(super) fn close(&mut self, channel: u16, now: bool) -> bool {
         let placement = self.state.placement_for(channel);
         if !(now || placement.is_empty() && self.state.is_sent(channel)) {
@@ -410,7 +410,7 @@ impl Core {
 }
 
 impl Core {
-    /// Gives up a node whose frames neither end nor may go on.
+    /// Gives up a node whose frames do not end and may not go on.
     #[cold]
     fn abandon(&mut self, node: u32) {
         let id = self.state.nodes[node as usize].id;
@@ -420,7 +420,7 @@ impl Core {
 
 /// Sends a message of several pieces, or none.
 #[inline(never)]
-fn send_parts(port: &mut dyn Port, link: Link, head: &Head, parts: &[Piece]) -> Result<Sent, LinkError> {
+fn send_parts(port: &mut dyn Port, link: LinkIndex, head: &Head, parts: &[Piece]) -> Result<Sent, LinkError> {
     let (parts, count) = slices(parts);
     port.send(link, head.bytes(), &parts[..count], 0)
 }

@@ -15,7 +15,7 @@ pub(crate) struct Refused {
 }
 
 impl Refused {
-    /// A send is refused once more: for how many nanoseconds all were, if that is to be told.
+    /// A send is refused once more: for how many nanoseconds all were, if a report is due.
     pub(crate) fn again(this: &mut Option<Self>, sent: u64, now: u64) -> Option<u64> {
         let refused = this.take().filter(|it| it.sent == sent && now.saturating_sub(it.last) < PAUSE_NS);
         let refused = this.insert(refused.unwrap_or(Self { since: now, last: now, sent, reported: false }));

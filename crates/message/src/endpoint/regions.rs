@@ -1,18 +1,18 @@
-//! Regions of memory: our own, and those of peers as they told us.
+//! Regions of memory: our own, and those of peers as they reported them.
 
 use super::types::Region;
 
 /// A region of ours.
 pub(crate) struct Exposed {
     pub(crate) region: Region,
-    /// Who was told where it lies: node, its channel, ours.
+    /// The peers that were sent its place: node, its channel, ours.
     pub(crate) holders: Vec<(u32, u16, u16)>,
 }
 
-/// A region of a peer, as it told us.
+/// A region of a peer, as it reported it.
 #[derive(Clone, Copy)]
 pub(crate) enum Known {
-    /// It was asked.
+    /// A request was sent.
     Asked,
     /// There.
     At { base: u64, len: u64, origin: u64, read: bool, write: bool },

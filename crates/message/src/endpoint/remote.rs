@@ -14,7 +14,7 @@ use crate::worker::state::{Does, Op, Placed, State};
 
 /// The most bytes one operation on numbers works on.
 pub(crate) const MAX_ATOMIC: usize = 4096;
-/// What an endpoint may be told of bytes put before anybody asks it.
+/// Completions that may wait at an endpoint when a peer reports a put; beyond them its link is given up.
 const MOST_REPORTED: usize = 1 << 20;
 
 impl State {
@@ -28,7 +28,7 @@ impl State {
         (allowed && fits).then(|| region.memory.part(offset, len))
     }
 
-    /// Tells how something a peer asked for ended; and the endpoint, if bytes came with a number.
+    /// Reports to the peer how its operation ended; and to the endpoint, if bytes came with a number.
     fn put_done(&mut self, came: &Came<'_>, ended: Ended, len: usize) -> Option<()> {
         let op = came.head.word(2)?;
         let last = came.head.has(LAST);
@@ -43,7 +43,7 @@ impl State {
         Some(())
     }
 
-    /// An endpoint is told that a peer wrote to its memory.
+    /// Reports to an endpoint that a peer wrote to its memory.
     fn remote_put(&mut self, came: &Came<'_>, data: u64, len: usize) {
         let from = self.sender(came.node, came.head.to, came.head.from);
         let completion = Completion { data: Some(data), from, len, ..Completion::new(Kind::RemotePut, 0) };
@@ -94,7 +94,7 @@ impl State {
         let (key, at) = (came.head.word(0)?, came.head.word(1)?);
         let (len, op) = (usize::try_from(came.head.word(2)?).ok()?, came.head.word(3)?);
         let Some(memory) = self.named(came.head.to, key, at, len, FETCH).filter(|memory| !memory.is_empty()) else {
-            self.tell_end(came.node, op, Ended::Denied);
+            self.report_end(came.node, op, Ended::Denied);
             return Some(());
         };
         let space = self.endpoints.get(usize::from(came.head.to))?.as_ref()?.space;
@@ -115,25 +115,25 @@ impl State {
         let rights = if op == AtomicOp::Read { FETCH } else { WRITE } | if fetch { FETCH } else { 0 };
         let (operand, compare) = body.split_at_checked(if op == AtomicOp::Read { 0 } else { len })?;
         let Some(memory) = self.named(came.head.to, key, at, len, rights) else {
-            self.tell_end(came.node, theirs, Ended::Denied);
+            self.report_end(came.node, theirs, Ended::Denied);
             return Some(());
         };
         let old = gather(&[memory]);
         let mut new = old.clone();
         if atomic::apply(op, of, &mut new, operand, compare).is_none() {
-            self.tell_end(came.node, theirs, Ended::Denied);
+            self.report_end(came.node, theirs, Ended::Denied);
             return Some(());
         }
         memory.fill(&new);
         if fetch && len > 0 {
             self.answer(came.node, Head::new(What::Data, 0, 0, 0).word(theirs).word(0), old);
         } else {
-            self.tell_end(came.node, theirs, Ended::Well);
+            self.report_end(came.node, theirs, Ended::Well);
         }
         Some(())
     }
 
-    /// A peer wants to know where a region lies.
+    /// A peer requests where a region lies.
     pub(crate) fn ask(&mut self, came: &Came<'_>) -> Option<()> {
         let (key, op) = (came.head.word(0)?, came.head.word(1)?);
         let space = self.endpoints.get(usize::from(came.head.to)).and_then(|e| Some(e.as_ref()?.space));
@@ -156,7 +156,7 @@ impl State {
         Some(())
     }
 
-    /// A peer told where its region lies.
+    /// A peer reported where its region lies.
     pub(crate) fn region(&mut self, came: &Came<'_>) -> Option<()> {
         let op = came.head.word(0)?;
         let Some(asked) = self.ops.get(op).filter(|op| op.node == came.node) else { return Some(()) };
@@ -204,7 +204,7 @@ impl State {
         self.links.iter().flatten().any(|link| here(&link.placed))
     }
 
-    /// Withdraws a region: nobody touches its memory any more.
+    /// Withdraws a region: its memory is no longer touched.
     pub(crate) fn withdraw(&mut self, space: usize, key: u64) {
         let Some(exposed) = self.spaces.get_mut(space).and_then(|regions| regions.remove(&key)) else { return };
         for (node, to, from) in exposed.holders {
@@ -212,7 +212,7 @@ impl State {
         }
         for node in 0..self.nodes.len() as u32 {
             for op in self.nodes[node as usize].out.withdraw(space, key) {
-                self.tell_end(node, op, Ended::Denied);
+                self.report_end(node, op, Ended::Denied);
             }
         }
     }
@@ -222,7 +222,7 @@ impl State {
         place_block(len, placement)
     }
 
-    /// A region of a peer may be reached by single copy, or may be asked for: its address there.
+    /// What is known of a peer's region, for single copies. `None`: nothing yet; a request is sent.
     pub(crate) fn reach(&mut self, channel: u16, peer: PeerId, key: u64) -> Option<Known> {
         let endpoint = self.endpoint(channel)?;
         let node = endpoint.peers.get(peer.0 as usize)?;

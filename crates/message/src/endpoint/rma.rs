@@ -1,4 +1,4 @@
-//! Reaching the memory of peers: the side that asks.
+//! Reaching the memory of peers: the requesting side.
 
 use madrigal_progress::message::SingleCopy;
 use madrigal_report::ranks;
@@ -13,13 +13,13 @@ use super::wire::{DATA, FETCH, Head, LAST, What};
 use crate::memory::{GATHER, Pieces, gather};
 use crate::worker::Core;
 use crate::worker::out::Item;
-use crate::worker::state::{Does, Op, Route, Take};
+use crate::worker::state::{Does, NodeState, Op, Take};
 
 /// Fewer bytes are put by a frame, which costs less than a system call, unless the peer is likely not to run now: only it could answer.
 const LEAST_PUSH: usize = 2048;
 /// Bytes put by one frame.
 const CHUNK: usize = 256 << 10;
-/// Operations that one node may be asked for at once: what it owes us is bounded there.
+/// Operations under way on one node: this bounds what it owes us.
 const MOST_ASKED: usize = 16 << 10;
 
 impl Core {
@@ -46,7 +46,7 @@ impl Core {
         Ok(())
     }
 
-    /// Where to ask a peer for something: as [`Core::route`], unless very much of that kind is under way.
+    /// The route for a request to a peer: as [`Core::route`], unless very much of that kind is under way.
     fn ask_route(&mut self, channel: u16, to: PeerId) -> Result<(u32, u16), PostError> {
         let (node, theirs) = self.route(channel, to)?;
         if self.state.nodes[node as usize].asked >= MOST_ASKED {
@@ -59,7 +59,7 @@ impl Core {
     fn copy(&mut self, channel: u16, node: u32, of: (PeerId, u64, u64), local: &Pieces, writes: bool) -> Option<()> {
         let (peer, key, at) = of;
         let to = &self.state.nodes[node as usize];
-        let Route::Up { port, link } = to.route else { return None };
+        let NodeState::Up { port, link } = to.state else { return None };
         if !to.copies {
             return None;
         }

@@ -1,4 +1,4 @@
-//! What is refused for long: a node takes no more, and its messages wait for receives.
+//! Long refusals: a node takes no more, and its messages wait for receives.
 
 use madrigal_base::node::NodeAddress;
 use madrigal_sys::time;
@@ -7,7 +7,7 @@ use super::credit::Room;
 use super::refused::Refused;
 use super::types::PeerId;
 use crate::worker::Core;
-use crate::worker::state::{Does, Route};
+use crate::worker::state::{Does, NodeState};
 
 /// A node to which nothing could be sent for long.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -38,8 +38,10 @@ impl Core {
         let rendezvous = self.state.ops.keys(|op| op.node == node && matches!(op.does, Does::Send { .. })).len();
         let Room { eager_used, eager_left, rendezvous_left } = to.credit.room();
         let whole = format!("{} KiB of messages wait there for receives", eager_used >> 10);
-        match to.route {
-            Route::None | Route::Linking { .. } => format!("{} messages wait here for a way to it", to.out.len()),
+        match to.state {
+            NodeState::None | NodeState::Linking { .. } => {
+                format!("{} messages wait here for a way to it", to.out.len())
+            }
             _ if !rendezvous_left => {
                 format!("{whole}, and {rendezvous} more that lie here wait there for receives, too")
             }

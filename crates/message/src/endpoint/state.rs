@@ -1,8 +1,8 @@
-//! What a worker knows of one endpoint.
+//! The state of one endpoint.
 
 use std::collections::{HashMap, VecDeque};
 
-use madrigal_progress::message::Link;
+use madrigal_progress::message::LinkIndex;
 use madrigal_sys::piece::Piece;
 
 use super::credit::Load;
@@ -40,9 +40,9 @@ pub(crate) struct Peer {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Awaited {
     No,
-    /// As for anybody.
+    /// A receive for any peer.
     AsAny,
-    /// For messages of this one alone.
+    /// A receive for this node's messages alone.
     Itself,
 }
 
@@ -86,14 +86,14 @@ pub(crate) enum UnexpectedBody {
     Rendezvous(Lies),
 }
 
-/// Where a message by rendezvous lies: its sender's operation, its pieces, the link by which it told so.
+/// Where a message by rendezvous lies: its sender's operation, its pieces, the link that reported them.
 pub(crate) struct Lies {
     pub(crate) op: u64,
     pub(crate) remote: Vec<(u64, usize)>,
-    pub(crate) via: (usize, Link),
+    pub(crate) via: (usize, LinkIndex),
 }
 
-/// A receive that got its message: where it goes, and what is told when it is there.
+/// A receive that got its message: where it goes, and the completion when it is there.
 pub(crate) struct Matched {
     pub(crate) pieces: Pieces,
     /// Bytes that fit.
@@ -130,7 +130,7 @@ impl EndpointState {
         all.filter(|(_, peer)| peer.node == node).map(|(i, _)| PeerId(i as u32)).collect()
     }
 
-    /// Tells the nodes a receive waits for: one for messages of theirs alone, or for tagged ones of anybody.
+    /// Reports the nodes a receive waits for: one for their messages alone, or for tagged ones of any node.
     pub(crate) fn awaited(&self, tell: &mut impl FnMut(u32, Awaited)) {
         let [plain, with_tags] = &self.matching;
         if with_tags.awaited().any(|from| from.is_none()) {
@@ -140,7 +140,7 @@ impl EndpointState {
         named.filter_map(|peer| self.peers.get(peer as usize)).for_each(|peer| tell(peer.node, Awaited::Itself));
     }
 
-    /// Messages that no receive took: whose, and what they cost.
+    /// Unexpected messages: their nodes, and what they cost.
     pub(crate) fn unexpected(&self) -> impl Iterator<Item = (u32, Load)> {
         let all = self.matching.iter().flat_map(Matching::messages);
         let unexpected = all.filter_map(|it| Some((self.peers.get(it.from as usize)?.node, it.message.load())));

@@ -1,4 +1,4 @@
-//! What one asks of an [`Endpoint`](super::Endpoint), and what it answers.
+//! Operations of an [`Endpoint`](super::Endpoint), and their results.
 
 use madrigal_sys::piece::Piece;
 
@@ -11,7 +11,7 @@ pub struct PeerId(pub u32);
 /// A message to be sent.
 #[derive(Clone, Copy, Debug)]
 pub struct Send<'a> {
-    /// To whom.
+    /// The receiver.
     pub to: PeerId,
     /// What it is matched by; `None` for a plain message. The two kinds never match each other.
     pub tag: Option<u64>,
@@ -21,7 +21,7 @@ pub struct Send<'a> {
     pub parts: &'a [Piece],
     /// Comes back in its completion.
     pub token: u64,
-    /// The buffers are free at return, and no completion is told; at most [`Endpoint::INJECT`](super::Endpoint::INJECT) bytes.
+    /// The buffers are free at return, and there is no completion; at most [`Endpoint::INJECT`](super::Endpoint::INJECT) bytes.
     pub inject: bool,
     /// To complete only when the receiver has it in its buffer.
     pub delivery: bool,
@@ -30,13 +30,13 @@ pub struct Send<'a> {
 /// How an operation began.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Posted {
-    /// It is over, and was well: the buffers are free, no completion will be told.
+    /// It is complete, and successful: the buffers are free, no completion follows.
     Done,
-    /// A completion will be told.
+    /// A completion follows.
     Pending,
 }
 
-/// Why an operation did not begin. Nothing of it happened, and no completion will be told.
+/// Why an operation did not begin. Nothing of it happened, and no completion follows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PostError {
@@ -46,10 +46,10 @@ pub enum PostError {
     /// More bytes or pieces than one operation takes.
     #[error("longer than an operation may be")]
     TooLong,
-    /// The peer cannot be reached, or is gone; [`Endpoint::why`](super::Endpoint::why) says more.
+    /// The peer cannot be reached, or is gone; [`Endpoint::why`](super::Endpoint::why) has the reason.
     #[error("the peer cannot be reached")]
     Unreachable,
-    /// There is no such peer, or nobody can do such a thing.
+    /// There is no such peer, or the operation is impossible.
     #[error("no such peer or operation")]
     Invalid,
 }
@@ -57,7 +57,7 @@ pub enum PostError {
 /// A buffer for a message.
 #[derive(Clone, Copy, Debug)]
 pub struct Receive<'a> {
-    /// From whom; `None` for anybody.
+    /// The sender; `None` for any.
     pub from: Option<PeerId>,
     /// What its tag must be; `None` for a plain message.
     pub tag: Option<u64>,
@@ -71,10 +71,10 @@ pub struct Receive<'a> {
     pub multi: Option<usize>,
 }
 
-/// Which message is looked for.
+/// Which message is wanted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Wanted {
-    /// From whom; `None` for anybody.
+    /// The sender; `None` for any.
     pub from: Option<PeerId>,
     /// What its tag must be; `None` for a plain message.
     pub tag: Option<u64>,
@@ -85,7 +85,7 @@ pub struct Wanted {
 /// A message that is here, eagerly or by rendezvous, and that no receive took.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Seen {
-    /// From whom.
+    /// The sender.
     pub from: PeerId,
     /// Its tag; 0 for a plain message.
     pub tag: u64,
@@ -95,7 +95,7 @@ pub struct Seen {
     pub data: Option<u64>,
 }
 
-/// A message taken out of the matching, to be received or discarded by who holds this.
+/// A message taken out of the matching; its holder receives or discards it.
 #[derive(PartialEq, Eq, Debug)]
 pub struct Claim {
     pub(crate) message: u32,
@@ -149,9 +149,9 @@ pub struct Put<'a> {
     pub at: u64,
     /// The bytes. Lent until it completes, with `inject` until the call returns.
     pub parts: &'a [Piece],
-    /// A number: the peer's endpoint is told of it by [`Kind::RemotePut`].
+    /// A number: the peer's endpoint gets it with a [`Kind::RemotePut`].
     pub data: Option<u64>,
-    /// Comes back in the completion, which is told when the bytes are in the peer's memory, with `inject` too.
+    /// Comes back in the completion, which comes when the bytes are in the peer's memory, with `inject` too.
     pub token: u64,
     /// The buffers are free at return; at most [`Endpoint::INJECT`](super::Endpoint::INJECT) bytes.
     pub inject: bool,
@@ -187,17 +187,17 @@ pub struct Atomic<'a> {
     pub of: AtomicType,
     /// How many numbers.
     pub count: usize,
-    /// The operand, `count` numbers; not looked at for [`AtomicOp::Read`]. Free at return.
+    /// The operand, `count` numbers; unused by [`AtomicOp::Read`]. Free at return.
     pub operand: &'a [Piece],
-    /// What is compared with; only looked at where the operation compares (or takes a mask). Free at return.
+    /// What is compared with; used only where the operation compares (or takes a mask). Free at return.
     pub compare: &'a [Piece],
-    /// Where the numbers go that were there before; empty where nobody wants them. Lent until it completes.
+    /// Where the previous numbers go; empty if they are not wanted. Lent until it completes.
     pub result: &'a [Piece],
     /// Comes back in the completion.
     pub token: u64,
 }
 
-/// What is over.
+/// What has completed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     /// A message of ours was sent.
@@ -217,13 +217,13 @@ pub enum Kind {
 /// How it went.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Status {
-    /// As asked.
+    /// It succeeded.
     Ok,
     /// The message was longer than the buffer: so long. What fitted is there.
     Truncated(usize),
     /// It was cancelled.
     Canceled,
-    /// The peer is gone, or cannot be reached; [`Endpoint::why`](super::Endpoint::why) says more.
+    /// The peer is gone, or cannot be reached; [`Endpoint::why`](super::Endpoint::why) has the reason.
     Gone,
     /// The peer has no such region, or does not allow that.
     Denied,

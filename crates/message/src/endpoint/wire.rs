@@ -1,7 +1,7 @@
 //! Heads of frames between endpoints.
 //!
 //! ```text
-//!   0 what   1 flags   2 channel it is for   4 channel it is from   6 extra   8... words of 8 bytes, as `what` and flags say
+//!   0 what   1 flags   2 channel it is for   4 channel it is from   6 extra   8... words of 8 bytes, given by `what` and flags
 //! ```
 //! A small message needs 8 to 24 bytes, so that head and body lie in one cache line. Little end first.
 
@@ -11,13 +11,13 @@ use madrigal_progress::message::MAX_HEAD;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(crate) enum What {
-    /// A whole message: `[tag] [data] [operation, where delivery is to be told]`; body: the message.
+    /// A whole message: `[tag] [data] [operation, where delivery must be reported]`; body: the message.
     Eager = 1,
     /// A rendezvous: `operation, length [tag] [data]`; body: where its pieces lie, 16 bytes each.
     Rendezvous = 2,
     /// Bytes of a message by rendezvous are wanted: `operation, how many, operation they are for`.
     Go = 3,
-    /// Bytes that were asked for: `operation, offset`; body: the bytes.
+    /// Requested bytes: `operation, offset`; body: the bytes.
     Data = 4,
     /// An operation is over: `operation`; extra: an [`Ended`].
     End = 5,
@@ -31,7 +31,7 @@ pub(crate) enum What {
     Ask = 9,
     /// There: `operation, address, length, origin`; extra: an [`Ended`].
     Region = 10,
-    /// A region told before is withdrawn: `key`.
+    /// A region reported before is withdrawn: `key`.
     Forget = 11,
     /// Bytes were put straight into memory: `data, how many`.
     Wrote = 12,
@@ -59,7 +59,7 @@ const KINDS: [What; 13] = [
 pub(crate) const TAGGED: u8 = 1;
 /// A number comes with it.
 pub(crate) const DATA: u8 = 2;
-/// The sender wants to know when it is delivered. Of bytes that are wanted: they must stay until the end is told.
+/// The sender wants a report of the delivery. Of requested bytes: they must stay until the end is sent.
 pub(crate) const DELIVERY: u8 = 4;
 /// The last frame of its operation.
 pub(crate) const LAST: u8 = 8;
@@ -169,7 +169,7 @@ impl<'a> Seen<'a> {
         self.flags & flag != 0
     }
 
-    /// Tag, data and operation from word `first` on, as the flags say. `None`: a word is missing.
+    /// Tag, data and operation from word `first` on, given by the flags. `None`: a word is missing.
     #[inline]
     pub(crate) fn message(&self, first: usize) -> Option<Message> {
         let mut next = first;
@@ -186,7 +186,7 @@ impl<'a> Seen<'a> {
     }
 }
 
-/// What the head of a message says of it.
+/// What the head of a message has about it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Message {
     pub(crate) tag: u64,

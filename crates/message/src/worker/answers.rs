@@ -5,7 +5,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use madrigal_sys::time;
 
-/// The longest time of such polling: what anybody may spin without a reason.
+/// The longest time of such polling: how long any caller may spin without a reason.
 const ANSWER_NS: u64 = 2_000;
 /// Polls between two reads of the clock.
 const BURST: u32 = 16;
@@ -16,10 +16,10 @@ const VAIN: u32 = 4;
 /// ... and where none are left, it is tried once in so many.
 const TRIED: u32 = 256;
 
-/// What is remembered of answers. As in `Idle`, nobody needs the lock to note something here.
+/// State about answers. As in `Idle`, updates need no lock.
 #[derive(Default)]
 pub(super) struct Answers {
-    /// Something was sent, and since then nobody polled and nothing came.
+    /// Something was sent; since then there was no poll and nothing came.
     expected: AtomicBool,
     worth: AtomicU32,
     untried: AtomicU32,
@@ -48,7 +48,7 @@ impl Answers {
         expected
     }
 
-    /// Polls for an answer, if they were worth it lately or are to be tried again.
+    /// Polls for an answer, if they were worth it lately or it is time to try them again.
     #[inline]
     pub(super) fn polls(&self) -> Option<Polls<'_>> {
         let may = self.worth.load(Ordering::Relaxed) > 0 || self.is_time_to_ask();

@@ -7,19 +7,19 @@ use madrigal_base::node::NodeAddress;
 use madrigal_report::ranks::Ranks;
 
 use super::long::COPY_FROM;
-use super::state::{Node, Record, Route, State};
+use super::state::{Node, NodeState, Record, State};
 use super::{Core, Reached};
 
 impl State {
-    /// Makes the table, and tells of ourselves. Where there can be none, nobody can read of us.
-    pub(super) fn tell_own(&mut self, own: &NodeAddress, drivers: &[&str], refused: &[(String, String)]) {
+    /// Makes the table, and exports our own record. Where there can be none, no other process can read it.
+    pub(super) fn publish_own(&mut self, own: &NodeAddress, drivers: &[&str], refused: &[(String, String)]) {
         let mut text = format!("node {}\n", own.id);
         drivers.iter().for_each(|driver| line(&mut text, "driver", driver));
         addresses(&mut text, own);
         rejected(&mut text, refused);
         self.ranks = Ranks::create().ok();
         if let Some(rank) = self.ranks.as_mut().and_then(Ranks::add) {
-            rank.tell(&text);
+            rank.set_text(&text);
         }
     }
 }
@@ -34,7 +34,7 @@ impl Core {
         for node in stale {
             let Some(node) = self.state.nodes.get(node as usize) else { continue };
             if let Record::Listed(rank) = node.record {
-                rank.tell(&self.text(node));
+                rank.set_text(&self.text(node));
             }
         }
     }
@@ -48,7 +48,7 @@ impl Core {
             line(&mut text, "long", &self.long(node, how));
         } else if let Some(why) = why {
             line(&mut text, "down", &why.to_string());
-        } else if matches!(node.route, Route::Linking { .. }) {
+        } else if matches!(node.state, NodeState::Linking { .. }) {
             line(&mut text, "linking", self.name(node));
         }
         if let Some(address) = &node.address {
@@ -59,15 +59,17 @@ impl Core {
     }
 
     fn name(&self, node: &Node) -> &'static str {
-        match node.route {
-            Route::Up { port, .. } | Route::Linking { port, .. } => self.ports.get(port).map_or("", |slot| slot.name),
-            Route::None | Route::Down => "",
+        match node.state {
+            NodeState::Up { port, .. } | NodeState::Linking { port, .. } => {
+                self.ports.get(port).map_or("", |slot| slot.name)
+            }
+            NodeState::None | NodeState::Down => "",
         }
     }
 
     /// How long messages go, and why so.
     fn long(&self, node: &Node, how: &str) -> String {
-        let Route::Up { port, .. } = node.route else { return String::new() };
+        let NodeState::Up { port, .. } = node.state else { return String::new() };
         let near = self.state.near.get(port).copied().unwrap_or_default();
         let eager = self.ports.get(port).map_or(0, |slot| slot.eager);
         let rest = if !near {

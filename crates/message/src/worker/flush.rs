@@ -1,30 +1,30 @@
 //! Sending what waits for nodes, as their ports take it.
 
-use madrigal_progress::message::{Link, LinkError, Sent};
+use madrigal_progress::message::{LinkError, LinkIndex, Sent};
 
 use super::out::{Body, Item, Stream};
-use super::state::{Route, State};
+use super::state::{NodeState, State};
 use super::{Core, PortSlot};
 use crate::endpoint::wire::Head;
 use crate::memory::{lend, slices};
 use crate::slab::Key;
 
-/// What may be held for a node that asks and takes no answers: more than comes of all that may be under way at once, ours and its.
+/// What may be held for a node that sends requests and takes no answers: more than all that may be under way at once, ours and its.
 const MOST_OWED: usize = 128 << 20;
 
 impl Core {
     /// Sends to a node what waits for it, as much as its port takes. True: nothing is left to do.
     pub(crate) fn flush(&mut self, node: u32) -> bool {
         let to = &self.state.nodes[node as usize];
-        if (to.route == Route::None || to.sought) && !to.out.is_clear() {
+        if (to.state == NodeState::None || to.sought) && !to.out.is_clear() {
             self.reach_out(node);
         }
         loop {
             let to = &mut self.state.nodes[node as usize];
-            let (port, link) = match to.route {
-                Route::Up { port, link } => (port, link),
-                Route::Linking { .. } => return true,
-                Route::None | Route::Down => return to.out.is_clear(),
+            let (port, link) = match to.state {
+                NodeState::Up { port, link } => (port, link),
+                NodeState::Linking { .. } => return true,
+                NodeState::None | NodeState::Down => return to.out.is_clear(),
             };
             let Some((item, skip)) = to.out.next() else { return true };
             match send_item(&mut self.ports[port], link, &item, skip) {
@@ -46,13 +46,13 @@ impl Core {
         }
     }
 
-    /// Something is to be sent to a node that nobody has a way to.
+    /// Something must be sent to a node that no port has a way to.
     #[cold]
     fn reach_out(&mut self, node: u32) {
         let to = &mut self.state.nodes[node as usize];
         if core::mem::take(&mut to.sought) {
-            // It was only looked for. Who sends has the whole time.
-            if let (Route::Linking { port, .. }, Some(address)) = (to.route, &to.address) {
+            // It was only sought. A sender gets the whole time.
+            if let (NodeState::Linking { port, .. }, Some(address)) = (to.state, &to.address) {
                 let _ = self.ports[port].port.link(address);
             }
             return;
@@ -81,7 +81,7 @@ impl Core {
     }
 }
 
-fn send_item(slot: &mut PortSlot, link: Link, item: &Item, skip: usize) -> Result<Sent, LinkError> {
+fn send_item(slot: &mut PortSlot, link: LinkIndex, item: &Item, skip: usize) -> Result<Sent, LinkError> {
     let owned;
     let parts = match &item.body {
         Body::Lent(pieces) => pieces.all(),
@@ -96,7 +96,7 @@ fn send_item(slot: &mut PortSlot, link: Link, item: &Item, skip: usize) -> Resul
 }
 
 impl State {
-    /// Queues an answer to what a peer asked for, as long as it takes them.
+    /// Queues an answer to a peer's request, as long as the peer takes answers.
     pub(crate) fn answer(&mut self, node: u32, head: Head, body: Vec<u8>) {
         self.queue(node, head, body);
         self.check_owed(node);

@@ -14,14 +14,14 @@ use super::yields::YieldDetector;
 pub(crate) const POLLS: u32 = 64;
 /// ... and the same where every poll ends in a sleep or a yield: the caller sleeps or yields, too, and then polls cost more than sleeps.
 const FEW_POLLS: u32 = 8;
-/// Those few polls took no longer: the caller does nothing else, so another sleep holds up nothing of his.
+/// Those few polls took no longer: the caller does nothing else, so another sleep delays none of its work.
 const NOTHING_ELSE_NS: u64 = 200_000;
 /// Nothing came for so long: a waiting thread may sleep.
 const PATIENCE_NS: u64 = 900_000_000;
 /// The first sleep, and the longest. A doorbell ends any of them; what else the caller has to do waits no longer than that.
 const SLEEP_NS: u64 = 50_000;
 const LONGEST_SLEEP_NS: u64 = 20_000_000;
-/// How often a sleeper looks for a way to others.
+/// How often a sleeper tries to reach other nodes.
 const SEEK_NS: u64 = 250_000_000;
 /// Nothing came for so long: also nodes that no receive waits for may be unable to reach us.
 const LONG_NS: u64 = 3_000_000_000;
@@ -44,9 +44,9 @@ pub(crate) struct Idle {
     sleep: AtomicU64,
     /// When the last sleep ended, by [`Idle::spent`].
     woke: AtomicU64,
-    /// When it was last time to look for a way to others.
+    /// When reaching other nodes was last due.
     sought: AtomicU64,
-    /// Tasks outnumbered processors when that was read last.
+    /// Tasks outnumbered processors at the last reading.
     crowded: AtomicBool,
     /// How many polls there had been at the last yield.
     yielded: AtomicU32,
@@ -57,13 +57,13 @@ pub(crate) struct Idle {
     pub(super) answers: Answers,
 }
 
-/// What is to be done.
+/// What the caller does next.
 pub(crate) enum Next {
     Poll,
     Yield,
     /// For so many nanoseconds.
     Sleep(u64),
-    /// The same, after a look for a way to others; true: to all.
+    /// The same, after trying to reach others; true: all of them.
     Seek(u64, bool),
 }
 
@@ -115,7 +115,7 @@ impl Idle {
         if self.is_crowded() { time::thread_ns() } else { time::now_ns() }
     }
 
-    /// A sleep is over.
+    /// A sleep has ended.
     pub(crate) fn awake(&self) {
         self.woke.store(self.spent(), Ordering::Relaxed);
     }
@@ -197,7 +197,7 @@ impl Idle {
         Next::Seek(sleep, now.saturating_sub(since) >= LONG_NS)
     }
 
-    /// Whether tasks outnumber processors: a few system calls, so a sleeper asks seldom.
+    /// Whether tasks outnumber processors: a few system calls, so a sleeper calls it seldom.
     pub(crate) fn read_load(&self, policy: &WaitPolicy, now: u64) -> bool {
         let contended = policy.contended(now);
         self.crowded.store(contended, Ordering::Relaxed);

@@ -1,11 +1,11 @@
-//! Long messages of a host: whether the sender puts them through the rings, or the receiver copies them out of its memory.
+//! Long messages on a host: whether the sender puts them through the rings, or the receiver copies them out of its memory.
 //!
-//! Through a ring one process writes while the other reads, and what they touch stays in their caches; the copy is a system call that
-//! looks every page up, but it needs nobody's help. So the sender is asked for the bytes, unless there are so many that the copy is
-//! faster, or it is likely not to run now; and if nothing comes for a while they are copied after all. A sender that was asked keeps the
-//! message where it is until it is told the end.
+//! Through a ring one process writes while the other reads, and the data stays in their caches. A copy is a system call that looks up every
+//! page, but it needs no help of the sender. So the receiver requests the bytes, unless there are so many that the copy is faster, or the
+//! sender is likely not to run now. If nothing comes for a while it copies them after all. A sender that got a request keeps the message
+//! where it is until it receives the end.
 
-use madrigal_progress::message::{Link, SingleCopy};
+use madrigal_progress::message::{LinkIndex, SingleCopy};
 use madrigal_report::ranks;
 use madrigal_sys::time;
 
@@ -19,7 +19,7 @@ use crate::slab::Key;
 pub(super) const COPY_FROM: usize = 4 << 20;
 /// Bytes copied in one go, so that other traffic does not wait for longer.
 const PULL: usize = 4 << 20;
-/// A sender of which nothing came for so long (nanoseconds) is not waited for.
+/// If nothing came from a sender for so long (nanoseconds), it is not waited for.
 const PATIENCE_NS: u64 = 30_000;
 /// Polls that found nothing between two reads of the clock.
 const POLLS: u32 = 16;
@@ -44,7 +44,7 @@ impl State {
         self.stale.push(node);
     }
 
-    /// To be called after a poll that found nothing, while messages are asked for.
+    /// Call it after a poll that found nothing, while requests are pending.
     #[inline]
     pub(crate) fn impatient(&mut self) {
         self.waits = self.waits.wrapping_add(1);
@@ -53,7 +53,7 @@ impl State {
         }
     }
 
-    /// Has those messages copied of which nothing came for long.
+    /// Starts the copy of messages of which nothing came for long.
     #[cold]
     fn overdue(&mut self) {
         let now = time::now_ns();
@@ -97,7 +97,7 @@ impl Core {
         count
     }
 
-    /// Pulls some bytes of a message; how many, and whether more of it is to be pulled.
+    /// Pulls some bytes of a message; how many, and whether more of it must be pulled.
     fn pull_some(&mut self, key: Key, most: usize) -> Option<(usize, bool)> {
         let Op { node, does: Does::Take(take), .. } = self.state.ops.get(key)? else { return None };
         if take.come == Come::Frames {
@@ -152,7 +152,7 @@ impl Take {
     /// Bytes for us of no rendezvous.
     pub(crate) fn asked(pieces: crate::memory::Pieces) -> Self {
         let want = pieces.len();
-        let (remote, via) = (Vec::new(), (0, Link(0)));
+        let (remote, via) = (Vec::new(), (0, LinkIndex(0)));
         Self { pieces, want, got: 0, theirs: None, remote, via, many: None, come: Come::Asked }
     }
 }

@@ -3,12 +3,12 @@
 //! ```text
 //!   Endpoint (matching, memory) ..   Endpoint        channels of one worker
 //!        \          |           /
-//!         Worker: nodes, one route each; what waits for each; operations on their way
+//!         Worker: nodes and their states; what waits for each; operations on their way
 //!        /          |          \
 //!    loopback      shm         tcp                  ports, nearest reach first
 //! ```
 //! A node is linked when something is first sent to it, by the first driver that can; if that fails, by the next. There is no thread:
-//! progress is made by whoever calls. Everything lies behind one lock that is a compare-exchange when nobody else wants it.
+//! callers make progress. Everything lies behind one lock, which costs a compare-exchange if it is free.
 
 mod answers;
 mod export;
@@ -27,7 +27,7 @@ use std::sync::Arc;
 use madrigal_base::ids::Reach;
 use madrigal_base::node::{NodeAddress, NodeId};
 use madrigal_progress::driver::Place;
-use madrigal_progress::message::{Link, LinkError, MessageDriver, Port};
+use madrigal_progress::message::{LinkError, LinkIndex, MessageDriver, Port};
 use madrigal_progress::wait::WaitPolicy;
 use madrigal_sys::spin_lock::{SpinGuard, SpinLock};
 use madrigal_sys::time;
@@ -36,9 +36,9 @@ use crate::endpoint::credit::{Credit, MAX_KEPT};
 pub use answers::Polls;
 use idle::Idle;
 use sink::EventSink;
-use state::{Route, State};
+use state::{NodeState, State};
 
-/// Bodies up to this many bytes are sent without asking, inside a host and between hosts.
+/// Bodies up to this many bytes are sent eagerly, inside a host and between hosts.
 const EAGER_NEAR: usize = 32 << 10;
 const EAGER_FAR: usize = 64 << 10;
 /// How long a worker that is closed goes on sending what it took before.
@@ -94,11 +94,11 @@ pub(crate) struct Core {
 pub(crate) struct PortSlot {
     pub(crate) name: &'static str,
     pub(crate) port: Box<dyn Port>,
-    /// Bodies up to this many bytes are sent without asking, ...
+    /// Bodies up to this many bytes are sent eagerly, ...
     pub(crate) eager: usize,
     /// ... and up to so many where receives may wait for them, so that they need not be copied.
     pub(crate) unasked: usize,
-    /// Looks since something came.
+    /// Polls since something came.
     quiet: u32,
 }
 
@@ -106,10 +106,10 @@ pub(crate) struct PortSlot {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Space(pub(crate) u32);
 
-/// A node as people want to know it.
+/// A node, for reports to users.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Reached {
-    /// Who.
+    /// The node.
     pub node: NodeId,
     /// The driver that carries what we send, and how; `None` while nothing does.
     pub path: Option<(&'static str, String)>,
@@ -153,14 +153,14 @@ impl Worker {
         let links = ports.iter().map(|_| Vec::new()).collect();
         let mut state = State { links, near, idle: Arc::clone(&idle), ..State::default() };
         let names: Vec<_> = ports.iter().map(|slot| slot.name).collect();
-        state.tell_own(&address, &names, &refused);
+        state.publish_own(&address, &names, &refused);
         let core = Core { id, ports, state, refused, passes: 0, next_channel: 0 };
         let policy = WaitPolicy::new();
         policy.set_max_spin_ns(options.max_spin_ns);
         Ok(Arc::new(Self { core: SpinLock::new(core), idle, policy, address }))
     }
 
-    /// Who we are, and where we can be reached.
+    /// Our own node and addresses.
     pub fn address(&self) -> &NodeAddress {
         &self.address
     }
@@ -172,7 +172,7 @@ impl Worker {
         Space(spaces.len() as u32 - 1)
     }
 
-    /// Looks at every port, sends what waits; how much there was.
+    /// Polls every port, sends what waits; returns how much there was.
     #[inline]
     pub fn progress(&self) -> usize {
         self.core().progress()
@@ -184,7 +184,7 @@ impl Worker {
         core.state.nodes.iter().map(|node| core.describe(node)).collect()
     }
 
-    /// Nodes that could not be reached, or did not answer, since this was asked last: where each should be, and why.
+    /// Nodes that could not be reached, or did not answer, since the last call: where each should be, and why.
     pub fn lost(&self) -> Vec<(NodeAddress, LinkError)> {
         let mut core = self.core();
         let lost = core::mem::take(&mut core.state.lost);
@@ -206,7 +206,7 @@ impl Drop for Worker {
 }
 
 impl Core {
-    /// A channel nobody has; those that were closed come last.
+    /// A channel that is not in use; those that were closed come last.
     pub(crate) fn free_channel(&mut self) -> Option<u16> {
         for _ in 0..=u16::MAX {
             let channel = self.next_channel;
@@ -227,16 +227,16 @@ impl Core {
             sent: node.counters().sent.load(Ordering::Relaxed),
             received: node.counters().received.load(Ordering::Relaxed),
         };
-        if let Route::Up { port, link } | Route::Linking { port, link } = node.route {
+        if let NodeState::Up { port, link } | NodeState::Linking { port, link } = node.state {
             let slot = &self.ports[port];
             let explained = slot.port.explain(link);
             reached.rejected.extend(explained.rejected);
-            reached.path = matches!(node.route, Route::Up { .. }).then_some((slot.name, explained.path));
+            reached.path = matches!(node.state, NodeState::Up { .. }).then_some((slot.name, explained.path));
         }
         reached
     }
 
-    /// Finds a way to a node nobody has a way to: the nearest port that takes it. `Err`: there is none.
+    /// Links a node that has no way yet: by the nearest port that takes it. `Err`: there is none.
     pub(crate) fn link(&mut self, node: u32) -> Result<(), LinkError> {
         let to = &mut self.state.nodes[node as usize];
         let Some(address) = to.address.clone() else {
@@ -270,12 +270,12 @@ impl Core {
         }))
     }
 
-    fn linked(&mut self, node: u32, port: usize, link: Link) {
+    fn linked(&mut self, node: u32, port: usize, link: LinkIndex) {
         let Some(known) = self.state.link(port, link) else { return };
         known.node = node;
         let up = known.up;
         let to = &mut self.state.nodes[node as usize];
-        to.route = if up { Route::Up { port, link } } else { Route::Linking { port, link } };
+        to.state = if up { NodeState::Up { port, link } } else { NodeState::Linking { port, link } };
         if to.id == self.id {
             to.credit = Credit::endless();
         }
@@ -321,7 +321,7 @@ impl Core {
         count
     }
 
-    /// Cuts the links of nodes that failed, so that no port touches memory whose owner is told that it is free.
+    /// Cuts the links of nodes that failed, so that no port touches memory after its owner got the completion.
     pub(crate) fn settle(&mut self) {
         while let Some((port, link)) = self.state.cuts.pop() {
             self.ports[port].port.cut(link);

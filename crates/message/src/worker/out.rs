@@ -8,7 +8,7 @@ use crate::slab::Key;
 
 /// Bytes of bulk sent in one frame, so that a small message waits for no more than that.
 const CHUNK: usize = 256 << 10;
-/// Frames sent before it is the turn of a chunk.
+/// Frames sent before the next chunk.
 const BURST: u32 = 16;
 /// Frames that may wait for one node before no more are taken from callers, ...
 const MOST_QUEUED: usize = 4096;
@@ -32,7 +32,7 @@ pub(crate) struct Out {
 pub(crate) struct Item {
     pub(crate) head: Head,
     pub(crate) body: Body,
-    /// The operation that is told when everything was taken.
+    /// The operation that completes when everything was taken.
     pub(crate) then: Option<Key>,
 }
 
@@ -41,9 +41,9 @@ pub(crate) enum Body {
     Lent(Pieces),
 }
 
-/// Bytes a peer asked for.
+/// Bytes that a peer requested.
 pub(crate) struct Stream {
-    /// Our operation, told when everything was taken.
+    /// Our operation, which completes when everything was taken.
     pub(crate) op: Option<Key>,
     /// The peer's.
     pub(crate) to: u64,
@@ -64,7 +64,7 @@ impl Item {
         Self { head, body: Body::Owned(body), then }
     }
 
-    /// A frame whose body lies in pieces, at most [`GATHER`] of them.
+    /// A frame whose body lies in at most [`GATHER`] pieces.
     pub(crate) fn lent(head: Head, pieces: Pieces, then: Option<Key>) -> Self {
         Self { head, body: Body::Lent(pieces), then }
     }
@@ -114,7 +114,7 @@ impl Out {
         self.queue.len() + self.streams.len() + usize::from(self.current.is_some())
     }
 
-    /// The rest of a frame of which a port took `skip` bytes; nothing waits before it.
+    /// Puts back the rest of a frame after a port took `skip` bytes; nothing waits before it.
     pub(crate) fn resume(&mut self, item: Item, skip: usize) {
         self.current = Some((item, skip));
     }
@@ -148,7 +148,7 @@ impl Out {
         theirs
     }
 
-    /// What is to be sent next, and how much of it was.
+    /// What must be sent next, and how much of it was.
     pub(crate) fn next(&mut self) -> Option<(Item, usize)> {
         if let Some(current) = self.current.take() {
             return Some(current);

@@ -1,9 +1,9 @@
-//! What a port tells while it is polled.
+//! What a port reports while it is polled.
 
 use madrigal_base::node::NodeId;
-use madrigal_progress::message::{Link, LinkError, Placement, Sink};
+use madrigal_progress::message::{LinkError, LinkIndex, Placement, Sink};
 
-use super::state::{NOBODY, Placed, Route, State};
+use super::state::{NOBODY, NodeState, Placed, State};
 use crate::endpoint::arrive::Came;
 use crate::endpoint::wire::{Seen, What};
 
@@ -14,16 +14,16 @@ pub(crate) struct EventSink<'a> {
 }
 
 impl EventSink<'_> {
-    /// Whose link that is; `None`: nobody's, or one that does not count any more.
+    /// The node of a link; `None`: it has none, or the link does not count any more.
     #[inline]
-    fn node(&self, link: Link) -> Option<u32> {
+    fn node(&self, link: LinkIndex) -> Option<u32> {
         let link = self.state.links.get(self.port)?.get(link.0 as usize)?;
-        let alive = link.up && link.node != NOBODY && self.state.nodes[link.node as usize].route != Route::Down;
+        let alive = link.up && link.node != NOBODY && self.state.nodes[link.node as usize].state != NodeState::Down;
         alive.then_some(link.node)
     }
 
     #[inline]
-    fn came<'h>(&mut self, link: Link, head: &'h [u8]) -> Option<Came<'h>> {
+    fn came<'h>(&mut self, link: LinkIndex, head: &'h [u8]) -> Option<Came<'h>> {
         let node = self.node(link)?;
         let Some(head) = Seen::read(head) else {
             self.state.corrupt(node, "a frame of no kind");
@@ -32,12 +32,12 @@ impl EventSink<'_> {
         Some(Came { node, via: (self.port, link), head })
     }
 
-    fn placed(&mut self, link: Link) -> Option<&mut Placed> {
+    fn placed(&mut self, link: LinkIndex) -> Option<&mut Placed> {
         Some(&mut self.state.links.get_mut(self.port)?.get_mut(link.0 as usize)?.placed)
     }
 
-    /// A node was only looked for, and there is no way to it. A later send in either direction may succeed. Where no process is any more,
-    /// nothing comes from there: a receive for that node alone fails.
+    /// A node was only sought, and there is no way to it. A later send in either direction may succeed. If no process is there any more,
+    /// nothing comes from it: a receive for that node alone fails.
     #[cold]
     fn not_found(&mut self, node: u32) {
         let peer = &mut self.state.nodes[node as usize];
@@ -77,7 +77,7 @@ impl Sink for EventSink<'_> {
         self.state.idle.is_crowded()
     }
 
-    fn up(&mut self, link: Link, node: NodeId) {
+    fn up(&mut self, link: LinkIndex, node: NodeId) {
         let node = self.state.node(node);
         let port = self.port;
         let Some(known) = self.state.link(port, link) else { return };
@@ -86,13 +86,13 @@ impl Sink for EventSink<'_> {
         peer.links.push((port, link));
         self.state.stale.push(node);
         let peer = &mut self.state.nodes[node as usize];
-        if matches!(peer.route, Route::None | Route::Linking { .. }) {
-            (peer.route, peer.sought, peer.why) = (Route::Up { port, link }, false, None);
+        if matches!(peer.state, NodeState::None | NodeState::Linking { .. }) {
+            (peer.state, peer.sought, peer.why) = (NodeState::Up { port, link }, false, None);
             self.state.attend(node);
         }
     }
 
-    fn down(&mut self, link: Link, why: LinkError) {
+    fn down(&mut self, link: LinkIndex, why: LinkError) {
         let (port, ports) = (self.port, self.state.links.len());
         let Some(known) = self.state.link(port, link) else { return };
         let (node, was_up) = (known.node, known.up);
@@ -100,10 +100,10 @@ impl Sink for EventSink<'_> {
         let Some(peer) = self.state.nodes.get_mut(node as usize) else { return };
         if was_up {
             self.state.fail(node, why);
-        } else if peer.route == (Route::Linking { port, link }) {
+        } else if peer.state == (NodeState::Linking { port, link }) {
             self.state.stale.push(node);
             // Another driver may do.
-            peer.route = Route::None;
+            peer.state = NodeState::None;
             peer.tried = port + 1;
             peer.why = Some(why);
             if peer.out.is_clear() && peer.tried >= ports {
@@ -113,7 +113,7 @@ impl Sink for EventSink<'_> {
         }
     }
 
-    fn silent(&mut self, link: Link, seconds: u64) {
+    fn silent(&mut self, link: LinkIndex, seconds: u64) {
         if let Some(node) = self.node(link) {
             let why = LinkError::Silent { node: self.state.nodes[node as usize].id, seconds };
             self.state.lost.push((node, why));
@@ -121,14 +121,14 @@ impl Sink for EventSink<'_> {
     }
 
     #[inline]
-    fn frame(&mut self, link: Link, head: &[u8], body: &[u8]) {
+    fn frame(&mut self, link: LinkIndex, head: &[u8], body: &[u8]) {
         if let Some(came) = self.came(link, head) {
             self.state.nodes[came.node as usize].counters().received(body.len());
             self.handle(&came, body);
         }
     }
 
-    fn place(&mut self, link: Link, head: &[u8], len: usize, placement: &mut Placement) {
+    fn place(&mut self, link: LinkIndex, head: &[u8], len: usize, placement: &mut Placement) {
         let Some(came) = self.came(link, head) else { return };
         let state = &mut *self.state;
         state.nodes[came.node as usize].counters().received(len);
@@ -148,7 +148,7 @@ impl Sink for EventSink<'_> {
         }
     }
 
-    fn arrived(&mut self, link: Link, head: &[u8]) {
+    fn arrived(&mut self, link: LinkIndex, head: &[u8]) {
         let placed = self.placed(link).map(core::mem::take).unwrap_or_default();
         let Some(came) = self.came(link, head) else { return };
         match placed {

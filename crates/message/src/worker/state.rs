@@ -1,10 +1,10 @@
-//! What a worker knows, apart from its ports: nodes, links, endpoints, operations on their way.
+//! The state of a worker, apart from its ports: nodes, links, endpoints, operations on their way.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use madrigal_base::node::{NodeAddress, NodeId};
-use madrigal_progress::message::{Link, LinkError};
+use madrigal_progress::message::{LinkError, LinkIndex};
 use madrigal_report::ranks::{Counters, Rank, Ranks};
 
 use super::idle::Idle;
@@ -18,7 +18,7 @@ use crate::endpoint::wire::{Ended, Head, Message, What};
 use crate::memory::{Block, Pieces};
 use crate::slab::{Key, Slab};
 
-/// Everything but the ports, so that a port that is polled can tell it what came.
+/// Everything but the ports, so that a polled port can report to it.
 #[derive(Default)]
 pub(crate) struct State {
     pub(crate) nodes: Vec<Node>,
@@ -37,19 +37,19 @@ pub(crate) struct State {
     pub(crate) idle: Arc<Idle>,
     /// Messages to be pulled.
     pub(crate) pulls: VecDeque<Key>,
-    /// Messages that could be pulled and were asked for, and since when.
+    /// Requested messages that could be pulled, and since when.
     pub(crate) asked: VecDeque<(Key, u64)>,
-    /// Looks that found nothing while some were.
+    /// Polls that found nothing while there were some.
     pub(crate) waits: u32,
-    /// Links to be cut before anybody learns that operations on them are over.
-    pub(crate) cuts: Vec<(usize, Link)>,
-    /// Nodes with something to be sent, or to be linked.
+    /// Links that must be cut before operations on them are reported as complete.
+    pub(crate) cuts: Vec<(usize, LinkIndex)>,
+    /// Nodes that must be sent something, or linked.
     pub(crate) pending: Vec<u32>,
-    /// Buffers of small messages, to be used again.
+    /// Buffers of small messages, for reuse.
     pub(crate) spare: Vec<Vec<u8>>,
-    /// Nodes that could not be reached, or do not answer, and how, until somebody asked for them.
+    /// Nodes that could not be reached, or do not answer, and how, until a caller takes them.
     pub(crate) lost: Vec<(u32, LinkError)>,
-    /// Where others can read of our nodes; `None`: nowhere.
+    /// The table in which others can read about our nodes; `None`: there is none.
     pub(crate) ranks: Option<Ranks>,
     /// Nodes whose record there is stale.
     pub(crate) stale: Vec<u32>,
@@ -59,16 +59,16 @@ pub(crate) struct State {
 pub(crate) struct Node {
     pub(crate) id: NodeId,
     pub(crate) address: Option<NodeAddress>,
-    pub(crate) route: Route,
+    pub(crate) state: NodeState,
     pub(crate) out: Out,
     /// Every link to it that came up, by port.
-    pub(crate) links: Vec<(usize, Link)>,
+    pub(crate) links: Vec<(usize, LinkIndex)>,
     /// Single copies were not refused so far.
     pub(crate) copies: bool,
     pub(crate) why: Option<LinkError>,
     /// The first port that was not tried yet.
     pub(crate) tried: usize,
-    /// It is looked for though nothing is to be sent to it.
+    /// It is sought though nothing must be sent to it.
     pub(crate) sought: bool,
     /// Drivers that refused, and why.
     pub(crate) rejected: Vec<(String, String)>,
@@ -78,13 +78,13 @@ pub(crate) struct Node {
     pub(crate) credit: Credit,
     /// Nothing can be sent to it.
     pub(crate) refused: Option<Refused>,
-    /// Operations on memory and numbers that it was asked for and that are not over.
+    /// Requests for operations on its memory that are not complete.
     pub(crate) asked: usize,
 }
 
-/// Where it is written down what was sent to a node and received from it.
+/// Where the traffic to and from a node is counted.
 pub(crate) enum Record {
-    /// Where others read it, with what else there is to say.
+    /// Where others read it, with the rest of the node's record.
     Listed(&'static Rank),
     /// Here, for there was no room.
     Own(Box<Counters>),
@@ -92,13 +92,13 @@ pub(crate) enum Record {
 
 /// How frames for a node go.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Route {
+pub(crate) enum NodeState {
     /// Nothing was tried.
     None,
     /// A port tries.
-    Linking { port: usize, link: Link },
+    Linking { port: usize, link: LinkIndex },
     /// Thus.
-    Up { port: usize, link: Link },
+    Up { port: usize, link: LinkIndex },
     /// It cannot be reached, or is gone.
     Down,
 }
@@ -110,7 +110,7 @@ pub(crate) struct LinkState {
     pub(crate) placed: Placed,
 }
 
-/// A link nobody told of yet.
+/// A link that was not reported yet.
 pub(crate) const NOBODY: u32 = u32::MAX;
 
 /// Where the body that is on its way over a link goes.
@@ -129,7 +129,7 @@ pub(crate) enum Placed {
     Put { space: usize, key: u64, len: usize },
 }
 
-/// A receive that is over once the body has arrived.
+/// A receive that completes once the body has arrived.
 pub(crate) struct Arrived {
     pub(crate) channel: u16,
     pub(crate) completion: Completion,
@@ -141,9 +141,9 @@ pub(crate) struct Arrived {
 pub(crate) struct Op {
     pub(crate) channel: u16,
     pub(crate) node: u32,
-    /// What is told when it is over.
+    /// Its completion.
     pub(crate) completion: Completion,
-    /// Nothing is told: it was injected.
+    /// There is no completion: it was injected.
     pub(crate) silent: bool,
     /// Its bytes are still being taken from the caller's buffers, ...
     pub(crate) reading: bool,
@@ -155,11 +155,11 @@ pub(crate) struct Op {
 pub(crate) enum Does {
     /// A message by rendezvous; whether the sender waits until it is delivered.
     Send { pieces: Pieces, wait: bool },
-    /// Bytes for us that were asked for.
+    /// Requested bytes for us.
     Take(Take),
-    /// Something that the peer answers with an end, or that is queued.
+    /// An operation that the peer answers with an end, or that is queued.
     Wait,
-    /// A region the peer is asked for.
+    /// A request for a region of the peer.
     Ask { peer: PeerId, key: u64 },
 }
 
@@ -169,11 +169,11 @@ pub(crate) struct Take {
     pub(crate) want: usize,
     /// ... and how many have.
     pub(crate) got: usize,
-    /// The peer's operation, to be told the end.
+    /// The peer's operation, which is sent the end.
     pub(crate) theirs: Option<u64>,
-    /// Where the bytes lie at the peer, and the link by which it told so.
+    /// Where the bytes lie at the peer, and the link that reported it.
     pub(crate) remote: Vec<(u64, usize)>,
-    pub(crate) via: (usize, Link),
+    pub(crate) via: (usize, LinkIndex),
     pub(crate) many: Option<Key>,
     pub(crate) come: Come,
 }
@@ -181,9 +181,9 @@ pub(crate) struct Take {
 /// How bytes come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Come {
-    /// Not so far, and nobody was asked.
+    /// Not so far, and no request was sent.
     Not,
-    /// The peer was asked for them, and none came.
+    /// They were requested, and none came.
     Asked,
     /// In frames.
     Frames,
@@ -224,7 +224,7 @@ impl Node {
         Self {
             id,
             address: None,
-            route: Route::None,
+            state: NodeState::None,
             out: Out::default(),
             links: Vec::new(),
             copies: true,
@@ -251,7 +251,7 @@ impl Node {
 
     /// As if nothing had been tried.
     pub(crate) fn try_anew(&mut self) {
-        (self.route, self.tried, self.sought, self.why) = (Route::None, 0, false, None);
+        (self.state, self.tried, self.sought, self.why) = (NodeState::None, 0, false, None);
         self.rejected.clear();
     }
 }
@@ -268,7 +268,7 @@ impl State {
     }
 
     /// The link of a port, known from now on.
-    pub(crate) fn link(&mut self, port: usize, link: Link) -> Option<&mut LinkState> {
+    pub(crate) fn link(&mut self, port: usize, link: LinkIndex) -> Option<&mut LinkState> {
         let links = self.links.get_mut(port)?;
         let at = link.0 as usize;
         while links.len() <= at {
@@ -282,7 +282,7 @@ impl State {
         self.endpoints.get_mut(usize::from(channel))?.as_deref_mut()
     }
 
-    /// Has the node visited when progress is made.
+    /// Lists the node to be visited when progress is made.
     pub(crate) fn attend(&mut self, node: u32) {
         let out = &mut self.nodes[node as usize].out;
         if !out.attended {
@@ -298,19 +298,19 @@ impl State {
 
     pub(crate) fn queue_item(&mut self, node: u32, item: Item) {
         let to = &mut self.nodes[node as usize];
-        if to.route != Route::Down {
+        if to.state != NodeState::Down {
             to.out.push(item);
             self.attend(node);
         }
     }
 
-    /// Tells a peer how its operation ended.
-    pub(crate) fn tell_end(&mut self, node: u32, operation: u64, ended: Ended) {
+    /// Reports to a peer how its operation ended.
+    pub(crate) fn report_end(&mut self, node: u32, operation: u64, ended: Ended) {
         let head = Head::new(What::End, LAST_FLAG, 0, 0).extra(ended as u16).word(operation);
         self.answer(node, head, Vec::new());
     }
 
-    /// Tells an endpoint what is over.
+    /// Reports a completion to an endpoint.
     #[inline]
     pub(crate) fn complete(&mut self, channel: u16, completion: Completion) {
         if let Some(endpoint) = self.endpoint(channel) {
@@ -318,7 +318,7 @@ impl State {
         }
     }
 
-    /// Adds an operation that a peer is asked for.
+    /// Adds an operation requested of a peer.
     pub(crate) fn ask_op(&mut self, op: Op) -> Key {
         self.nodes[op.node as usize].asked += 1;
         self.ops.add(op)
@@ -349,7 +349,7 @@ impl State {
         }
     }
 
-    /// Tells the end of a receive, which may be one of many in one buffer.
+    /// Reports the end of a receive, which may be one of many in one buffer.
     pub(crate) fn complete_receive(&mut self, channel: u16, mut completion: Completion, many: Option<Key>) {
         if let Some(key) = many
             && let Some(all) = self.many.get(key)
@@ -372,10 +372,10 @@ impl State {
     /// A node is lost: whatever was to come from it or go to it ends now.
     pub(crate) fn fail(&mut self, node: u32, why: LinkError) {
         let lost = &mut self.nodes[node as usize];
-        if lost.route == Route::Down {
+        if lost.state == NodeState::Down {
             return;
         }
-        lost.route = Route::Down;
+        lost.state = NodeState::Down;
         if matches!(why, LinkError::Unreachable { .. }) {
             self.lost.push((node, why.clone()));
         }
@@ -409,7 +409,7 @@ impl State {
     }
 
     /// The links by which bodies are just arriving in buffers of an endpoint.
-    pub(crate) fn placement_for(&mut self, channel: u16) -> Vec<(usize, Link)> {
+    pub(crate) fn placement_for(&mut self, channel: u16) -> Vec<(usize, LinkIndex)> {
         let mut placement = Vec::new();
         for (port, links) in self.links.iter().enumerate() {
             for (i, link) in links.iter().enumerate() {
@@ -419,7 +419,7 @@ impl State {
                     _ => false,
                 };
                 if ours {
-                    placement.push((port, Link(i as u32)));
+                    placement.push((port, LinkIndex(i as u32)));
                 }
             }
         }

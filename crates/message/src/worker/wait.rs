@@ -6,17 +6,17 @@ use madrigal_sys::{raw, time};
 
 use super::answers::Polls;
 use super::idle::{Next, POLLS};
-use super::state::{Node, Route};
+use super::state::{Node, NodeState};
 use super::{Core, Worker};
 use crate::endpoint::state::Awaited;
 
-/// Others than those a receive waits for are looked for, too, as long as there are no more links than this.
+/// Nodes that no receive waits for are sought, too, as long as there are no more links than this.
 const FEW: usize = 64;
 /// Ports whose descriptors are polled. Further ports are polled after each sleep.
 const MAX_PORTS: usize = 8;
 impl Worker {
-    /// To be called after a poll that found nothing and before the next one: spins, yields or sleeps as is best for everybody. True:
-    /// [`Worker::lost`] has something to tell.
+    /// Call it after a poll that found nothing and before the next one: spins, yields or sleeps as is best for all. True: [`Worker::lost`]
+    /// has something to report.
     #[inline]
     pub fn idle(&self) -> bool {
         self.wait_once(false)
@@ -36,7 +36,7 @@ impl Worker {
             return None;
         }
         if self.policy.was_contended() || self.idle.is_crowded() {
-            // Who never waits for long would never notice that the others are gone.
+            // A caller that never waits for long would never notice that the others are gone.
             if self.idle.answers.is_time_to_ask() {
                 self.idle.read_load(&self.policy, time::now_ns());
             }
@@ -80,7 +80,7 @@ impl Worker {
         }
     }
 
-    /// Makes progress until everything that was to be sent was taken by a port, or `deadline` passed. True: it was.
+    /// Makes progress until a port has taken everything that waits to be sent, or `deadline` passed. True: everything was taken.
     pub fn flush(&self, deadline: Option<u64>) -> bool {
         loop {
             self.progress();
@@ -94,13 +94,13 @@ impl Worker {
         }
     }
 
-    /// The descriptors of the ports, the same ones while the worker lives, for who sleeps by means of his own.
+    /// The descriptors of the ports, the same ones while the worker lives, for callers that sleep by other means.
     pub fn descriptors(&self) -> Vec<RawFd> {
         self.core().ports.iter().filter_map(|slot| slot.port.descriptor().map(|fd| fd.as_raw_fd())).collect()
     }
 
-    /// Has them ring from now on. `None`: there is something to do first. Else one may sleep until one of them is ready to be read, at
-    /// most until the time that is told (nanoseconds of the monotonic clock), and must then call [`Worker::woken`].
+    /// Arms the ports. `None`: there is something to do first. Else the caller may sleep until one of the descriptors is readable, at most
+    /// until the time returned (nanoseconds of the monotonic clock), and must then call [`Worker::woken`].
     pub fn arm(&self) -> Option<u64> {
         let mut core = self.core();
         core.seek(false);
@@ -131,15 +131,15 @@ impl Worker {
 }
 
 impl Core {
-    /// Nothing came for long. Those whom a receive waits for may be unable to reach us, so a way to them is looked for from here too;
-    /// only who sends needs one, so it is no failure if none is found; but where no driver takes a node, nothing comes from there either,
-    /// and who waits for that node alone hears of it. After a long time others are looked for as well (`all`): who waits for one that is
-    /// up may in truth wait for another, who waits for us.
+    /// Nothing came for long. Nodes that a receive waits for may be unable to reach us, so they are sought from here too. Only a sender
+    /// needs a way, so it is no failure if none is found. But if no driver takes a node, nothing comes from there either: then a receive
+    /// for that node alone fails. After a long time other nodes are sought as well (`all`): the peer of a receive may wait for another
+    /// node, which waits for us.
     #[cold]
     fn seek(&mut self, all: bool) {
         let (nodes, me) = (&self.state.nodes, self.id);
-        // Nobody looks for himself: it would only keep him awake.
-        let open = |node: &Node| node.route == Route::None && node.address.is_some() && node.id != me;
+        // A node does not seek itself: that would only keep it awake.
+        let open = |node: &Node| node.state == NodeState::None && node.address.is_some() && node.id != me;
         if !nodes.iter().any(open) {
             return;
         }
@@ -147,7 +147,7 @@ impl Core {
         for endpoint in self.state.endpoints.iter().flatten() {
             endpoint.awaited(&mut |node, how| wanted[node as usize] = how.max(wanted[node as usize]));
         }
-        let mut linked = nodes.iter().filter(|node| node.route != Route::None).count();
+        let mut linked = nodes.iter().filter(|node| node.state != NodeState::None).count();
         for (node, wanted) in wanted.into_iter().enumerate() {
             let few = all && linked < FEW;
             let to = &self.state.nodes[node];
@@ -159,16 +159,16 @@ impl Core {
             let tried = self.link(node as u32);
             let to = &mut self.state.nodes[node];
             match tried {
-                Ok(()) => to.sought = matches!(to.route, Route::Linking { .. }),
+                Ok(()) => to.sought = matches!(to.state, NodeState::Linking { .. }),
                 Err(why) if untried && wanted == Awaited::Itself => self.state.fail(node as u32, why),
                 Err(_) => to.try_anew(),
             }
         }
     }
 
-    /// Has every port ring. `None`: there is something to do; else the earliest time one of them must be polled.
+    /// Arms every port. `None`: there is something to do; else the earliest time one of them must be polled.
     fn arm(&mut self, fds: &mut [i32]) -> Option<u64> {
-        // What was asked for may have to be copied soon.
+        // Requested messages may have to be copied soon.
         if !(self.state.pulls.is_empty() && self.state.asked.is_empty() && self.state.pending.is_empty()) {
             return None;
         }

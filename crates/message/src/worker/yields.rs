@@ -7,15 +7,15 @@ use madrigal_sys::time;
 
 /// Of so many polls that found nothing one is a sample.
 const SAMPLED: u32 = 16;
-/// The caller was without the processor for longer than any two clocks differ: somebody else had it.
+/// The caller was without the processor for longer than any two clocks differ: another task had it.
 const GAVE_NS: u64 = 500;
 /// So long is no yield: the caller did something else, or another thread polls now.
 const LONG_NS: u64 = 50_000_000;
-/// So many more of the samples lately say that he gives it away than that he does not: at most, and where it is believed.
+/// How many more recent samples show that the caller yields than that it does not: the maximum, and where it counts.
 const SURE: u32 = 8;
 const BELIEVED: u32 = 4;
 
-/// What is remembered of the caller. As in `Idle`, nobody needs the lock to note something here.
+/// State about the caller. As in `Idle`, updates need no lock.
 #[derive(Default)]
 pub(super) struct YieldDetector {
     polls: AtomicU32,
@@ -25,7 +25,7 @@ pub(super) struct YieldDetector {
 }
 
 impl YieldDetector {
-    /// Whether the caller gives the processor away himself.
+    /// Whether the caller itself gives the processor away.
     #[inline]
     pub(super) fn yields(&self) -> bool {
         self.gave.load(Ordering::Relaxed) >= BELIEVED
@@ -49,7 +49,7 @@ impl YieldDetector {
         }
     }
 
-    /// Something came: what the caller does now says nothing.
+    /// Something came: what the caller does now is no sample.
     #[inline]
     pub(super) fn forget_last(&self) {
         self.without.store(0, Ordering::Relaxed);

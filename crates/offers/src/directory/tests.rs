@@ -95,7 +95,7 @@ fn who_leaves_names_another_that_has_the_table() {
     drop(opened.fd);
     let found = directory.open(1).unwrap();
     assert!(found.table.is_marked(80));
-    // As `kill -9` leaves it: nobody strikes the entry.
+    // As `kill -9` leaves it: the entry is not struck.
     child.kill().unwrap();
     child.wait().unwrap();
     assert_eq!(directory.tidy(), 0);

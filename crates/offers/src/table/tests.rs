@@ -1,4 +1,4 @@
-//! Offers: who posts, takes, answers and frees a place, one step after the other, and as a scheduler interleaves them
+//! Offers: posting, taking, answering and freeing a place, one step after the other, and as a scheduler interleaves them
 //! (`cargo test -p madrigal-offers --features shuttle`).
 #![allow(unsafe_code)]
 

@@ -49,7 +49,7 @@ pub enum Next {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Class(u8);
 
-/// States of an entry. Who moves it to QUEUED puts it into its class's queue; only who took it from there works on it.
+/// States of an entry. The thread that moves it to QUEUED puts it into its class's queue; only the one that took it from there works on it.
 mod state {
     pub(super) const PARKED: u32 = 0;
     pub(super) const QUEUED: u32 = 1;
@@ -100,7 +100,7 @@ impl Entry {
 
     /// Never visited again. True: it may lie in its class's queue.
     pub(super) fn retire(&self) -> bool {
-        // SYNC: AcqRel: who queued it before has done so, or is about to in a pass that takes it out again.
+        // SYNC: AcqRel: an earlier queuer has put it into the queue, or is about to in a pass that takes it out again.
         self.state.swap(state::RETIRED, Ordering::AcqRel) == state::QUEUED
     }
 
@@ -190,7 +190,7 @@ impl Lane {
         self.waiting.store(queue.len(), Ordering::Release);
     }
 
-    /// Takes an entry out that was retired: a source may hold its engine, which would hold it for ever once nobody turns it.
+    /// Takes a retired entry out: a source may hold its engine, and would hold it for ever once no thread runs it.
     #[must_use]
     pub(super) fn forget(&self, entry: &Arc<Entry>) -> Option<Arc<Entry>> {
         let mut queue = lock(&self.queue);
@@ -267,8 +267,8 @@ impl Classes {
         self.iter().next().is_some()
     }
 
-    /// Arms and parks everything. False: something is runnable. Looks under the queues' locks, so that who queues later sees what
-    /// the caller did before.
+    /// Arms and parks everything. False: something is runnable. Reads the queues under their locks, so that a later queuer sees what the
+    /// caller did before.
     pub(super) fn park_all(&self) -> bool {
         let mut named = self.lanes.iter().filter(|lane| lane.name.get().is_some());
         named.all(|lane| lane.park_all() && lock(&lane.queue).is_empty())

@@ -1,11 +1,11 @@
 //! How the threads of an engine sleep: one in the kernel's epoll, the others behind it on a futex.
 //!
-//! The thread in the epoll (the *leader*) first arms and parks every source, so that whatever happens rings. Before it handles what
-//! woke it, it gives its place to one of the *followers*, so that somebody always listens while anybody sleeps.
+//! The thread in the epoll (the *leader*) first arms and parks every source, so that every event rings. Before it handles what woke it, it
+//! gives its place to one of the *followers*, so that one thread is always in the epoll while any sleeps.
 //!
 //! Lost wake-ups are excluded in four places, each a store and a load on both sides:
 //! * leader: `asleep` = 1, then reads the queues and timers, under their locks; a waker queues under the lock, then reads `asleep`.
-//!   Whichever critical section comes second sees what the other side did before it;
+//!   The critical section that comes second sees what the other side did before it;
 //! * what a sleeper waits for: it counts itself (`asleep` or `followers`), then checks, under the lock that guards it; a completer
 //!   completes under that lock, then reads the counts ([`Engine::call_all`]);
 //! * followers sleep on `calls`, read before the last check and changed by every call;
@@ -25,9 +25,9 @@ pub struct Sleep<'a> {
 }
 
 impl Sleep<'_> {
-    /// Sleeps until something happened or the deadline passed (nanoseconds of [`time::now_ns`]); may return early. `is_ready` is asked
-    /// last: it arms what the caller waits for, and returns true when there is something, so that nobody sleeps. What it waits for
-    /// must be completed under a lock that `is_ready` takes too, and [`Engine::call_all`] called after.
+    /// Sleeps until something happened or the deadline passed (nanoseconds of [`time::now_ns`]); may return early. `is_ready` is called
+    /// last: it arms what the caller waits for, and returns true when there is something, so that the thread does not sleep. What it waits
+    /// for must be completed under a lock that `is_ready` takes too, and [`Engine::call_all`] called after.
     pub fn sleep(&mut self, deadline: Option<u64>, is_ready: &mut dyn FnMut() -> bool) {
         let s = &self.engine.sleepers;
         // SYNC: SeqCst on `leader` here, in the store below and in `follow`: a leaving leader sees a follower, or it sees no leader.
@@ -89,7 +89,7 @@ impl Engine {
         s.followers.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// After a pass: those who wait for any work check again, and a sleeping leader takes care of what is left in the queues.
+    /// After a pass: threads that wait for any work check again, and a sleeping leader handles what is left in the queues.
     pub(super) fn after_pass(&self, worked: bool) {
         if worked && self.sleepers.for_any.fetch_add(0, Ordering::AcqRel) != 0 {
             self.call_all();

@@ -1,10 +1,10 @@
-//! Who sleeps in an engine: the words by which threads call each other.
+//! The sleepers of an engine: the words by which threads call each other.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use rustix::thread::futex;
 
-/// Who sleeps in an engine.
+/// The sleepers of an engine.
 #[derive(Default)]
 pub(super) struct Sleepers {
     /// Whether some thread is the leader.
@@ -13,7 +13,7 @@ pub(super) struct Sleepers {
     pub(super) asleep: AtomicBool,
     /// How many followers sleep or are about to.
     pub(super) followers: AtomicU32,
-    /// Changes whenever followers are to check again.
+    /// Changes whenever followers must check again.
     pub(super) calls: AtomicU32,
     /// How many sleepers wait for any work at all to be done, by whatever thread.
     pub(super) for_any: AtomicU32,

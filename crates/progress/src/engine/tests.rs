@@ -188,7 +188,7 @@ fn deadlines_and_timers_end_a_sleep() {
     assert!(time::now_ns() >= at);
 }
 
-/// Tokens go round: a thread that sleeps for its own token is woken whoever runs the engine, thousands of times.
+/// Tokens go round: a thread that sleeps for its own token is woken whichever thread runs the engine, thousands of times.
 #[test]
 fn sleepers_on_many_threads_are_never_forgotten() {
     const THREADS: usize = 6;

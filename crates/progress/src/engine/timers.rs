@@ -32,7 +32,7 @@ impl Timers {
         self.note(&heap);
     }
 
-    /// When the first timer is due; looked up under the lock, so that who adds one later sees what the caller did before.
+    /// When the first timer is due; read under the lock, so that a thread that adds one later sees what the caller did before.
     pub(super) fn first(&self) -> Option<u64> {
         lock(&self.heap).peek().map(|Reverse((at, _))| *at)
     }

@@ -1,11 +1,11 @@
-//! What a multiplexed connection makes of the peer's bytes.
+//! How a multiplexed connection handles the peer's bytes.
 
 use super::stream::{End, Stream};
 use super::wire::{BadFrame, Class, Frame, MAX_BODY};
 use super::{Broken, Event, Mux, StreamId, TOO_MANY, Taker};
 use crate::frame::{self, Front};
 
-/// Frames of control that may wait; more wait only where a peer does not take what it asked for.
+/// Control frames that may wait; more wait only if a peer does not read the answers to its own frames.
 const MOST_CONTROL: usize = 1 << 14;
 
 impl Mux {
@@ -14,8 +14,8 @@ impl Mux {
         self.receive_with(now, bytes, &mut |_, _| 0)
     }
 
-    /// Takes bytes of the connection, cut anywhere. What comes to a stream that has nothing to read is shown to `taker` first, which says how
-    /// much of it it takes at once; the rest waits to be read. [`Event::Readable`] follows either way.
+    /// Takes bytes of the connection, cut anywhere. If a stream has nothing to read, its new bytes go to `taker` first, which returns how
+    /// many it takes at once; the rest waits to be read. [`Event::Readable`] follows either way.
     pub fn receive_with(&mut self, now: u64, mut bytes: &[u8], taker: Taker<'_>) -> Result<(), Broken> {
         self.received_at = self.received_at.max(now);
         while !self.partial.is_empty() && !bytes.is_empty() {
@@ -96,7 +96,7 @@ impl Mux {
         }
     }
 
-    /// The stream the peer speaks of; `None` where it is over here and the peer could not know.
+    /// The stream named by the peer; `None` if it is over here and the peer could not know.
     fn known(&mut self, id: StreamId) -> Result<Option<&mut Stream>, Broken> {
         let used = if self.is_peers(id) { id < self.peer_next } else { id < self.next };
         if used { Ok(self.streams.get_mut(&id)) } else { Err(Broken::Unknown(id)) }
@@ -143,7 +143,7 @@ impl Mux {
             return Err(Broken::AfterEnd(id));
         }
         stream.in_end = End::Done;
-        // Otherwise there is something to read, which was told.
+        // Otherwise there is something to read, which was reported.
         if stream.inbox.is_empty() {
             self.events.push_back(Event::Readable(id));
         }

@@ -1,6 +1,6 @@
 //! What bounds a connection and each of its streams.
 
-/// Bounds, the same at both ends of a connection where said so.
+/// Bounds; the same at both ends of a connection where stated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
     /// Streams the peer may have open at once.
@@ -13,7 +13,7 @@ pub struct Limits {
     pub budget: u64,
     /// Bytes that wait to be sent, a stream.
     pub backlog: usize,
-    /// Nanoseconds without a word from the peer after which it is asked for one.
+    /// Nanoseconds without a word from the peer before it gets a ping.
     pub idle: u64,
     /// Nanoseconds it has to answer.
     pub patience: u64,

@@ -89,7 +89,7 @@ pub struct Gone(pub StreamId);
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// It is described in too many words.
+    /// Its description is too long.
     #[error("{0} bytes to say what a stream is for; {MAX_ABOUT} are the most")]
     About(usize),
     /// All numbers have been used.
@@ -104,7 +104,7 @@ pub enum Broken {
     /// The peer's bytes are no frames.
     #[error("the peer sent no frames: {0}")]
     Nonsense(#[from] Nonsense),
-    /// The peer sent a frame that nobody may send.
+    /// The peer sent a frame that is never allowed.
     #[error("the peer sent {0}")]
     Frame(#[from] BadFrame),
     /// The peer sent more than it had credit for.
@@ -128,14 +128,14 @@ pub enum Broken {
 /// of TLS, so that whole records are whole frames.
 pub const QUANTUM: usize = (16 << 10) - frame::PREFIX - 5;
 
-/// What is read within this time is read at once, however short the round trip: one that is measured while nothing goes on tells nothing of
-/// how long ends that have much to do take to wake.
+/// Data read within this time counts as read at once, however short the round trip. A round trip measured on an idle link does not show how
+/// long busy ends take to wake.
 const PROMPT: u64 = 1_000_000;
 
-/// Where a whole window is read within so many of the shortest round trips, it may be the window that holds the sender back: what is on its
-/// way waits in queues and for its turn at both ends, and credit is given by halves, so that a window that is too small takes up to three.
-/// Where several connections carry the link and each loses packets, what went by the slowest one comes four or more trips late, and what
-/// the others carried waits for it: by 4 trips 32 connections carried no more than 16.
+/// If a whole window is read within so many of the shortest round trips, the window may hold the sender back. Bytes on their way wait in
+/// queues and at both ends. Credit is given by halves, so a window that is too small takes up to three trips. Where several connections
+/// carry the link and each loses packets, the bytes of the slowest come four or more trips late, and those of the others wait for them: by
+/// 4 trips 32 connections carried no more than 16.
 const TRIPS: u64 = 16;
 
 /// Bytes of the longest frame that is sent, but for its body.
@@ -169,7 +169,7 @@ pub struct Mux {
 }
 
 impl Mux {
-    /// An end of a new connection: that which dialled it, or the other.
+    /// An end of a new connection; `dialled`: the end that dialled it.
     pub fn new(dialled: bool, limits: Limits, now: u64) -> Self {
         Self {
             limits,
@@ -191,7 +191,7 @@ impl Mux {
         }
     }
 
-    /// Opens a stream; it can be written at once. `about` tells the peer what it is for.
+    /// Opens a stream; it can be written at once. The peer gets `about` as its purpose.
     pub fn open(&mut self, class: Class, about: &[u8]) -> Result<StreamId, OpenError> {
         if about.len() > MAX_ABOUT {
             return Err(OpenError::About(about.len()));
@@ -203,7 +203,7 @@ impl Mux {
         Ok(stream)
     }
 
-    /// Takes bytes to be sent; returns how many. When not all were taken, [`Event::Writable`] tells when to go on.
+    /// Takes bytes to be sent; returns how many. When not all were taken, [`Event::Writable`] reports when to go on.
     pub fn write(&mut self, id: StreamId, bytes: &[u8]) -> Result<usize, Gone> {
         let stream = self.streams.get_mut(&id).filter(|stream| stream.out_end == End::Open).ok_or(Gone(id))?;
         let taken = bytes.len().min(self.limits.backlog.saturating_sub(stream.out.len()));
@@ -213,8 +213,8 @@ impl Mux {
         Ok(taken)
     }
 
-    /// Adds bytes of a stream to `out`, up to `room` with what goes before them, in whole frames, if nothing else waits to be sent: they are
-    /// next, and need not wait themselves. Returns how many were taken; the rest is for [`Mux::write`].
+    /// Adds bytes of a stream to `out`, up to `room` with what goes before them, in whole frames, if nothing else waits to be sent: they
+    /// are next, and need not wait themselves. Returns how many were taken; the rest is for [`Mux::write`].
     pub fn write_at_once(&mut self, id: StreamId, pieces: [&[u8]; 2], out: &mut Vec<u8>, room: usize) -> usize {
         if self.has_output() {
             return 0;
@@ -240,7 +240,7 @@ impl Mux {
         }
     }
 
-    /// How many bytes a write would take now. When these are fewer than `least`, [`Event::Writable`] tells when to go on.
+    /// How many bytes a write would take now. When these are fewer than `least`, [`Event::Writable`] reports when to go on.
     pub fn room(&mut self, id: StreamId, least: usize) -> usize {
         let Some(stream) = self.streams.get_mut(&id) else { return 0 };
         let room = self.limits.backlog.saturating_sub(stream.out.len());
@@ -313,7 +313,7 @@ impl Mux {
         while out.len() < end && self.transmit_one(out, end - out.len()).is_some() {}
     }
 
-    /// As [`Mux::transmit`], but frames of one source only, and says which.
+    /// As [`Mux::transmit`], but frames of one source only; returns which.
     pub fn transmit_one(&mut self, out: &mut Vec<u8>, room: usize) -> Option<Source> {
         if let Some(token) = self.pong.take() {
             Frame::Pong { token }.write(out);
@@ -337,7 +337,7 @@ impl Mux {
         }
     }
 
-    /// Asks a silent peer for a word, or gives up.
+    /// Sends a silent peer a ping, or gives up.
     pub fn handle_time(&mut self, now: u64) -> Result<(), Broken> {
         match self.unanswered() {
             _ if now < self.deadline() => Ok(()),
@@ -349,12 +349,12 @@ impl Mux {
         }
     }
 
-    /// When the peer was asked, if it has said nothing at all since.
+    /// When the last ping was sent, if the peer has sent nothing at all since.
     fn unanswered(&self) -> Option<u64> {
         self.asked.filter(|at| self.received_at <= *at)
     }
 
-    /// Asks the peer for an answer, which measures the round trip and shows that it lives.
+    /// Sends the peer a ping: its answer measures the round trip and shows that it lives.
     pub fn ping(&mut self, now: u64) {
         self.asked = Some(now);
         self.enqueue(&Frame::Ping { token: now });
@@ -462,7 +462,7 @@ impl Mux {
             stream.out_end = End::Done;
             Frame::Finish { stream: id }.write(out);
         }
-        // Told when half is free, so that few words make much room.
+        // Reported when half is free, so that few reports make much room.
         if stream.write_waits && stream.out.len() <= backlog / 2 {
             stream.write_waits = false;
             self.events.push_back(Event::Writable(id));

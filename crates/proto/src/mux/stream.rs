@@ -24,7 +24,7 @@ pub(super) struct Stream {
     /// How much of it the peer has room for.
     pub(super) credit: u64,
     pub(super) out_end: End,
-    /// Somebody could not write all: they are told when they can.
+    /// A write was not taken whole: an event reports when there is room.
     pub(super) write_waits: bool,
     /// It stands in the list of those that can send.
     pub(super) listed: bool,
@@ -82,7 +82,7 @@ impl Stream {
         self.to_give() >= (self.window / 2).max(1)
     }
 
-    /// Counts `taken` bytes as read at `now`; when a whole window has been read since it was last asked: how long that took.
+    /// Counts `taken` bytes as read at `now`. When a whole window has been read since the last result: how long that took.
     pub(super) fn pace(&mut self, now: u64, taken: u64) -> Option<u64> {
         self.read += taken;
         if self.read < self.window {

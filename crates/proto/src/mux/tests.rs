@@ -182,7 +182,7 @@ fn windows_grow_for_readers_who_keep_up_within_the_budget() {
 
 #[test]
 fn windows_grow_where_ends_take_longer_than_the_line() {
-    // 100 Mbit/s, 2 ms there and back while nothing goes on; then the reader looks every 8 ms.
+    // 100 Mbit/s, 2 ms there and back on the idle link; then the reader polls every 8 ms.
     let mut net = Net::new(Limits { backlog: 1 << 20, ..Limits::default() }, 12_500, 1, 1);
     net.ends[1].ping(0);
     net.steps(10);
@@ -290,7 +290,7 @@ fn a_silent_peer_is_asked_and_then_given_up() {
 #[test]
 fn whoever_falls_silent_is_given_up_as_long_after_its_last_word_as_ever() {
     let limits = Limits { idle: 20 * MS, patience: 80 * MS, ..Limits::default() };
-    // It was asked, and said something that is no answer yet, and then nothing more.
+    // It got a ping, sent something that is no answer, and then nothing more.
     for last in [20, 21, 60, 99] {
         let mut end = Mux::new(true, limits, 0);
         end.handle_time(20 * MS).unwrap();
@@ -326,7 +326,7 @@ fn who_breaks_the_rules_is_told_apart() {
     assert_eq!(received(&[open, Frame::Credit { stream: 2, bytes: 1 }]), Err(Broken::Unknown(2)));
     assert_eq!(received(&[open, open]), Err(Broken::Unknown(1)));
     assert_eq!(received(&[open, Frame::Finish { stream: 1 }, data(1, b"x")]), Err(Broken::AfterEnd(1)));
-    // What is over here may still be spoken of.
+    // Frames for a stream that is over here may still come.
     assert_eq!(received(&[open, Frame::Reset { stream: 1, code: 0 }, data(1, b"x")]), Ok(()));
     let mut end = Mux::new(false, Limits::default(), 0);
     assert!(matches!(end.receive(0, b"GET / HTTP/1.1"), Err(Broken::Nonsense(_))));

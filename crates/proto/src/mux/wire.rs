@@ -1,4 +1,4 @@
-//! What the two ends of a multiplexed connection say to each other: the heads of frames ([`crate::frame`]).
+//! What the two ends of a multiplexed connection send each other: the heads of frames ([`crate::frame`]).
 //!
 //! ```text
 //!  open    0  stream, 4   class, 1      body: what it is for        credit  4  stream, 4   bytes, 4
@@ -12,7 +12,7 @@ use crate::frame;
 
 /// The longest body of a frame.
 pub const MAX_BODY: usize = 16 << 10;
-/// The longest text that says what a stream is for.
+/// The longest text with a stream's purpose.
 pub const MAX_ABOUT: usize = 1 << 10;
 
 /// A stream's number.
@@ -21,15 +21,15 @@ pub type StreamId = u32;
 /// Which streams go first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Class {
-    /// Before all data: few bytes that somebody waits for.
+    /// Before all data: few bytes that a reader waits for.
     Urgent,
     /// All else.
     Data,
-    /// What nobody waits for: it goes when there is no data, and of what there is with data one part of [`super::BULK_SHARE`].
+    /// What no reader waits for: it goes when there is no data; beside data it gets one part of [`super::BULK_SHARE`].
     Bulk,
 }
 
-/// What one frame says.
+/// One parsed frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Frame<'a> {
     /// A new stream.
@@ -57,7 +57,7 @@ pub enum Frame<'a> {
     Reset {
         /// Which stream.
         stream: StreamId,
-        /// Why; means something to those who use the stream.
+        /// Why; its meaning is up to the users of the stream.
         code: u32,
     },
     /// So many more bytes may be sent.
@@ -79,7 +79,7 @@ pub enum Frame<'a> {
     },
 }
 
-/// A frame that nobody may send.
+/// A frame that is never allowed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("a frame of kind {kind} with a head of {head} and a body of {body} bytes")]
 pub struct BadFrame {

@@ -1,8 +1,8 @@
-//! Bytes that were sent and may have to be sent again: a ring that grows, into which what is to be sent can be read in place.
+//! Bytes that were sent and may have to be sent again: a ring that grows, filled in place.
 
 /// The least memory, once there is any.
 const LEAST: usize = 4 << 10;
-/// So many times its memory goes through it before it is asked whether it needs that.
+/// So many times its size must pass through the ring before its size is reconsidered.
 const A_WHILE: usize = 16;
 
 /// A ring of bytes.
@@ -13,7 +13,7 @@ pub(super) struct Kept {
     /// Where the first byte is, and how many there are.
     first: usize,
     len: usize,
-    /// The most there were since it was asked last whether that is much less than the memory, and how many were forgotten since.
+    /// The most bytes it held since that was last compared with its size, and how many were forgotten since.
     peak: usize,
     forgotten: usize,
 }
@@ -27,7 +27,7 @@ impl Kept {
         self.room.len()
     }
 
-    /// Where up to `most` more bytes may be written; fewer where the ring begins anew. [`Kept::grew`] says how many were.
+    /// Where up to `most` more bytes may be written; fewer where the ring wraps. [`Kept::grew`] takes how many were.
     pub(super) fn space(&mut self, most: usize) -> &mut [u8] {
         if self.len == self.room.len() && most > 0 {
             self.make_room(most);
@@ -74,8 +74,8 @@ impl Kept {
         }
     }
 
-    /// Gives memory back that nothing needed for a while. Not sooner: a stream whose bytes are many one moment and few the next would have
-    /// its memory made, and cleared, again and again.
+    /// Gives back memory that nothing needed for a while. Not sooner: a stream with many bytes one moment and few the next would have its
+    /// memory made, and cleared, again and again.
     pub(super) fn settle(&mut self) {
         if self.len == 0 {
             *self = Self::default();

@@ -48,7 +48,7 @@ fn bytes_and_ends_go_both_ways() {
     let sent = drain(&mut one, 2);
     assert_eq!(sent, b"\x01\x05\0hello");
     assert_eq!(feed(&mut other, &sent), Ok((b"hello".to_vec(), false)));
-    // Few bytes are not worth a word of their own, but go with what is said anyway.
+    // Few bytes are not worth an acknowledgement, but it goes with other records.
     assert_eq!(other.output(), None);
     other.push(b"!");
     other.end();
@@ -72,14 +72,14 @@ fn what_was_lost_is_sent_again_and_nothing_else() {
     one.push(&[7; 100_000]);
     let sent = drain(&mut one, usize::MAX);
     assert_eq!(feed(&mut other, &sent[..50_000]).unwrap().0.len(), 50_000 - 2 * 3);
-    // It told that it has more than a part of them, and this was lost.
+    // It acknowledged more than a part of them, and this was lost.
     assert!(!drain(&mut other, 100).is_empty());
     let (ours, theirs) = (one.got(), other.got());
     assert!(other.resume(theirs, ours) && one.resume(ours, theirs));
     let sent = drain(&mut one, usize::MAX);
     assert!(sent.len() < 50_100);
     assert_eq!(feed(&mut other, &sent).unwrap().0.len(), 100_000 - 49_994);
-    // What nobody can have is refused, and what is forgotten cannot be sent again.
+    // An impossible position is refused, and what is forgotten cannot be sent again.
     assert!(!one.resume(0, 100_001) && !one.resume(1, 100_000));
     one.forget();
     assert!(one.held() == 0 && !one.resume(0, 99_999) && one.resume(0, 100_000));
@@ -123,8 +123,8 @@ impl Pair {
         self.over[1 - from] |= end;
     }
 
-    /// The stream breaks, with all that is on it; and a new one is agreed upon. One end is asked, while the other may still hear what
-    /// was on the old one.
+    /// The stream breaks, with all that is on it; and a new one is agreed upon. One end begins, while the other may still receive what was
+    /// on the old one.
     fn breaks(&mut self, asks: usize, late: usize) {
         let ours = self.ends[asks].got();
         let theirs = self.ends[1 - asks].got();

@@ -44,7 +44,7 @@ impl Cubic {
         }
     }
 
-    /// A moment passes. `send` says when the acknowledgement of a packet comes, if it is not lost.
+    /// A moment passes. `send` returns when the acknowledgement of a packet comes, if it is not lost.
     pub(crate) fn step(&mut self, now: u64, mut send: impl FnMut() -> Option<u64>) {
         while let Some((_, number)) = self.coming.pop_front_if(|(at, _)| *at <= now) {
             self.acknowledged(now, number);

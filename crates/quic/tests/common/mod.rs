@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use madrigal_adapters::vrp::Class;
 use madrigal_identity::{Authority, Credentials, DAY, Name, Validity};
-use madrigal_quic::{Endpoint, Event, Key, Messages};
+use madrigal_quic::{Event, Key, Messages, QuicEndpoint};
 use madrigal_seeds::Random;
 
 use cubic::Cubic;
@@ -65,7 +65,7 @@ impl Way {
 }
 
 pub(crate) struct End {
-    endpoint: Endpoint,
+    endpoint: QuicEndpoint,
     key: Option<Key>,
     pub(crate) messages: Messages,
     address: SocketAddr,
@@ -98,7 +98,7 @@ impl Pair {
             let own = folder.join(host);
             ca.issue_host(&of(host), Validity::seconds(DAY)).unwrap().install(&own, true).unwrap();
             let credentials = Credentials::load(&own).unwrap();
-            let endpoint = Endpoint::new(credentials.client(), credentials.server()).unwrap();
+            let endpoint = QuicEndpoint::new(credentials.client(), credentials.server()).unwrap();
             End { endpoint, key: None, messages, address: SocketAddr::from(([127, 0, 0, 1], port)) }
         };
         let ends = [end("a1", 1, Messages::dial(classes, 0, 4 << 20)), end("b1", 2, Messages::accept(0, 4 << 20))];

@@ -1,7 +1,7 @@
 //! The ring and the express line under a scheduler that tries interleavings (`cargo test -p madrigal-shm-ring --features shuttle`).
 //!
-//! A doorbell is a message in a channel. A wake-up that is lost leaves somebody waiting for one for ever, which the scheduler reports
-//! as a deadlock; so the tests have no clock. Weaker orders than sequential consistency are not explored: those are miri's.
+//! A doorbell is a message in a channel. After a lost wake-up a thread waits for one for ever, which the scheduler reports as a deadlock;
+//! so the tests have no clock. Weaker orders than sequential consistency are not explored: those are miri's.
 
 use shuttle::sync::Arc;
 use shuttle::sync::mpsc::{Receiver, Sender, channel};
@@ -36,7 +36,7 @@ impl Bells {
         }
     }
 
-    /// Sleeps until rung; false: nobody is left who could ring.
+    /// Sleeps until rung; false: no thread is left that could ring.
     fn sleep(&self) -> bool {
         self.mine.recv().is_ok()
     }
@@ -107,7 +107,7 @@ fn nobody_sleeps_for_ever_for_bytes_or_for_space() {
     });
 }
 
-/// Held bytes come with those behind them, or all at once, and whoever sleeps is woken then.
+/// Held bytes become visible with those behind them, or all at once, and a sleeping reader is woken then.
 #[test]
 fn what_is_held_is_shown_in_one_moment() {
     explore(|| {
@@ -299,8 +299,8 @@ fn an_event_set_is_never_forgotten() {
     });
 }
 
-/// The same where one of the writers holds its bytes back: the set knows of them before it sleeps, or is woken, though another bell has taken
-/// its word.
+/// The same where one of the writers holds its bytes back: the set knows of them before it sleeps, or is woken, though another bell has
+/// taken its word.
 #[test]
 fn an_event_set_hears_of_what_is_held() {
     explore(|| {

@@ -1,4 +1,4 @@
-//! How much of a direction a reader may see whose writer holds bytes back.
+//! How much of a direction a reader may see while its writer holds bytes back.
 
 use madrigal_base::sync::Ordering;
 use madrigal_sys::time;
@@ -10,7 +10,7 @@ pub const HOLD_NS: u64 = 200_000_000;
 /// How often the word may change under a reader that takes the bit off.
 const RACES: u32 = 1000;
 
-/// What a reader may see of a direction whose writer holds bytes back.
+/// What a reader may see of a direction while its writer holds bytes back.
 #[cold]
 pub(super) fn shown(dir: &Direction, mut word: u64) -> u64 {
     for _ in 0..RACES {
@@ -21,7 +21,8 @@ pub(super) fn shown(dir: &Direction, mut word: u64) -> u64 {
             // Positions only grow: what was read stays so, whatever the peer writes there.
             let head = dir.r.head.load(Ordering::Relaxed) & POSITION;
             let from = dir.wake.held_from.load(Ordering::SeqCst);
-            // SYNC: SeqCst, behind the mark: it is that of this word only while the word stays. The writer may have shown all, and hold more.
+            // SYNC: SeqCst, behind the mark: it is that of this word only while the word stays. The writer may have shown all, and hold
+            // more.
             let now = dir.w.tail.load(Ordering::SeqCst);
             if now == word {
                 return from.max(head).min(word & POSITION);
@@ -45,7 +46,7 @@ pub(super) fn left(dir: &Direction) -> u64 {
     HOLD_NS.saturating_sub(now().wrapping_sub(since))
 }
 
-/// The clock, which stands still in models: a coarse one, for a reader that spins looks at it each time.
+/// The clock, which stands still in models: a coarse one, for a spinning reader reads it each time.
 pub(super) fn now() -> u64 {
     if cfg!(feature = "shuttle") { 0 } else { time::tick_ns() }
 }

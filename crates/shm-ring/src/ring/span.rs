@@ -77,7 +77,7 @@ impl Span {
         self.walk(offset, len, |ptr, done, n| unsafe { core::ptr::copy_nonoverlapping(ptr, dst.add(done), n) })
     }
 
-    /// [`Span::copy_in`] by a function that may copy less than it should, and says how much: then no more is copied.
+    /// [`Span::copy_in`] by a function that may copy less than it should, and returns how much: then no more is copied.
     ///
     /// # Safety
     /// As for `copy(to, from, n)`, of pieces of the span and parts of `src`.
@@ -123,5 +123,5 @@ impl Span {
     }
 }
 
-/// A function that copies `n` bytes `(to, from, n)`, and says how many it could.
+/// A function that copies `n` bytes `(to, from, n)`, and returns how many it could.
 pub type Copier = unsafe fn(*mut u8, *const u8, usize) -> usize;

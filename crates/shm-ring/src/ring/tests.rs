@@ -94,7 +94,7 @@ impl Ring {
 
 impl Drop for Ring {
     fn drop(&mut self) {
-        // SAFETY: allocated in `new` with this layout; nobody has a span any more.
+        // SAFETY: allocated in `new` with this layout; no span is left.
         unsafe { std::alloc::dealloc(self.base, Layout::from_size_align(LEN, 64).unwrap()) };
     }
 }
@@ -164,7 +164,7 @@ mod examples {
             show(&ring);
             assert_eq!(ring.read(&mut buf).unwrap().0, 20);
             if !ring.tx.is_sealed(&ring.dir) {
-                // The writer goes on, whoever has shown them.
+                // The writer goes on, whichever side has shown them.
                 ring.hold(&stream(20, 20));
                 assert_eq!(ring.read(&mut buf).unwrap().0, 0);
                 assert_eq!(ring.write(&stream(40, 5)).unwrap().0, 5);
@@ -272,7 +272,7 @@ mod examples {
         ring.read(&mut [0; 12]).unwrap();
         ring.tx.move_to(&ring.dir, SECOND);
         let (n, _) = ring.write(&stream(0, 5000)).unwrap();
-        // Where the reader is it looks up only when it must.
+        // It loads the reader's position only when it must.
         assert_eq!(n, SECOND.size - 12);
         let mut buf = [0; 5000];
         assert_eq!(ring.read(&mut buf).unwrap().0, n);
@@ -379,7 +379,7 @@ mod model {
             self.full = self.bytes.len() >= limit;
             let (n, bell) = ring.write(&bytes).unwrap();
             let room = if self.full { 0 } else { self.size - self.bytes.len() };
-            // It need not look while it knows of room, so it may know of less than there is.
+            // It need not load `head` while it knows of room, so it may know of less than there is.
             assert!(n <= room.min(len) && (n > 0 || len == 0 || room == 0), "{n} of {len} into {room}");
             self.bytes.extend(&bytes[..n]);
             self.written += n as u64;

@@ -1,9 +1,9 @@
 //! Slots and what their sessions borrow, under a scheduler that tries interleavings and kills either side at any step
 //! (`cargo test -p madrigal-shm-ring --features shuttle`).
 //!
-//! The creator's two threads open and end connections again and again, some of them before they are accepted, whose offer then stands; the
-//! accepting process answers what it is told of, early, late or not at all. What a side may touch is watched from outside: a thing that two sessions own at once, or that is given back by
-//! somebody else than its owner, ends the run.
+//! The creator's two threads open and end connections again and again, some of them before they are accepted, whose offer then stands. The
+//! accepting process answers offers early, late or not at all. What a side may touch is watched from outside: the run ends if two sessions
+//! own a thing at once, or if a side gives back what it does not own.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64 as Word, Ordering as Order};
@@ -22,7 +22,7 @@ const SLOTS: usize = 2;
 /// An arena reduced to what is shared and lent: slots, units, and a word for each direction's block.
 struct Model {
     life: [Life; SLOTS],
-    /// The block of each direction plus one, as the writer last said.
+    /// The block of each direction plus one, as last stored by the writer.
     block: [[AtomicU64; 2]; SLOTS],
     units: Units<2, 128>,
     /// Slots handed out; the creator's own.
@@ -32,7 +32,7 @@ struct Model {
     /// The sockets that the accepting process has closed: of connections that it left; all, once it has ended.
     closed: Mutex<Vec<Lent>>,
     gone: Word,
-    /// Whose turn each slot and each unit is in truth: written by who is sure to own it.
+    /// The true owner of each slot and each unit: written by a side that is sure to own it.
     truth: [Word; SLOTS],
 }
 
@@ -104,7 +104,7 @@ impl Model {
         self.life[index].leave(side, lent, || self.free(index, lent)).expect("a session that is ours");
     }
 
-    /// The creator has closed before the other side accepted: once the socket ends nobody else uses the slot (the drivers' `shm/early.rs`).
+    /// The creator has closed before the other side accepted: once the socket ends it alone uses the slot (the drivers' `shm/early.rs`).
     fn leave_behind(&self, index: usize, lent: Lent) {
         while self.gone.load(Order::SeqCst) == 0 && !self.closed.lock().unwrap().contains(&lent) {
             thread::yield_now();
@@ -183,7 +183,7 @@ fn life_of_an_arena(creator: &Process, acceptor: &Process) -> Arc<Model> {
 fn a_slot_and_a_block_have_one_owner() {
     explore(|| {
         let model = life_of_an_arena(&Process::immortal(), &Process::immortal());
-        // Those that were answered after the creator had gone wait for nobody.
+        // No thread waits for those that were answered after the creator had gone.
         for (index, lent) in model.posted.lock().unwrap().drain(..) {
             assert!(!model.life[index].claim(lent) || model.life[index].attach(lent));
         }

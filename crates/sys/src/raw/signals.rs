@@ -12,7 +12,7 @@ pub fn signal_mask(mask: u64) -> Result<u64, Errno> {
     change_mask(libc::SIG_SETMASK, mask)
 }
 
-/// rt_sigprocmask(2): blocks the signals of `mask` besides those that are; returns those that were blocked.
+/// rt_sigprocmask(2): blocks the signals of `mask` as well; returns those that were blocked before.
 pub fn block_signals(mask: u64) -> Result<u64, Errno> {
     change_mask(libc::SIG_BLOCK, mask)
 }
@@ -20,23 +20,23 @@ pub fn block_signals(mask: u64) -> Result<u64, Errno> {
 fn change_mask(how: c_int, mask: u64) -> Result<u64, Errno> {
     let mut old = 0u64;
     let (new, old_at) = (&raw const mask as usize, &raw mut old as usize);
-    // SAFETY: both masks are our own, of the size that is told.
+    // SAFETY: both masks are our own, of the stated size.
     check(unsafe { syscall6(libc::SYS_rt_sigprocmask, [how as usize, new, old_at, SIGSET, 0, 0]) })?;
     Ok(old)
 }
 
-/// rt_sigpending(2): the signals that wait for this thread, being blocked.
+/// rt_sigpending(2): the blocked signals that are pending for this thread.
 pub fn pending_signals() -> u64 {
     let mut pending = 0u64;
-    // SAFETY: a mask of our own, of the size that is told.
+    // SAFETY: a mask of our own, of the stated size.
     let result = check(unsafe { syscall6(libc::SYS_rt_sigpending, [(&raw mut pending) as usize, SIGSET, 0, 0, 0, 0]) });
     result.map_or(0, |_| pending)
 }
 
-/// signalfd(2): a descriptor that is readable while a signal of `mask` waits for the thread that looks.
+/// signalfd(2): a descriptor that is readable while a signal of `mask` is pending for the thread that polls.
 pub fn signal_fd(mask: u64) -> Result<OwnedFd, Errno> {
     let flags = (libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) as usize;
-    // SAFETY: a mask of our own, of the size that is told.
+    // SAFETY: a mask of our own, of the stated size.
     let fd =
         check(unsafe { syscall6(libc::SYS_signalfd4, [usize::MAX, (&raw const mask) as usize, SIGSET, flags, 0, 0]) })?;
     // SAFETY: the kernel just made this descriptor for us.

@@ -5,8 +5,8 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use crate::raw;
 
-/// The signals that the process ignores, which are never blocked. The kernel drops them where they come; one that is blocked it keeps, and
-/// wakes another thread for it, whose call ends with `EINTR` though no handler ran.
+/// The signals that the process ignores; they are never blocked. The kernel drops an ignored signal when it comes. A blocked one it keeps,
+/// and wakes another thread for it, whose call ends with `EINTR` though no handler ran.
 static IGNORED: AtomicU64 = AtomicU64::new(0);
 
 /// The C library's own.
@@ -19,7 +19,7 @@ pub fn may_handle(signal: c_int) {
 
 /// Checks what is set for `signal`.
 pub fn check(signal: c_int) {
-    // What these do by themselves is nothing.
+    // Their default action is to do nothing.
     let by_default = [libc::SIGCHLD, libc::SIGCONT, libc::SIGURG, libc::SIGWINCH].contains(&signal);
     let is_ignored = |handler| handler == libc::SIG_IGN || handler == libc::SIG_DFL && by_default;
     if raw::handler_of(signal).is_ok_and(is_ignored) {

@@ -1,4 +1,5 @@
-//! What a peer that is gone leaves: what its kernel tells of its end depends on the doorbells it had not read, and on who looks first.
+//! Differences after the end of a peer: the kernel's report of it depends on the doorbells that the peer had not read, and on the process
+//! that checks first.
 
 use crate::op::{ActorId, Ctl, Data, ExitHow, Op, Opt};
 use crate::program::Program;
@@ -6,7 +7,7 @@ use crate::run::Entry;
 use crate::share::Seen;
 use crate::via::{RecvVia, SendVia};
 
-/// Whether a process was killed before, and a call tells of that what TCP would have told had it been killed a moment earlier or later.
+/// Whether a process was killed before, and the result of a call is one of TCP if it had been killed a moment earlier or later.
 pub(super) fn is_unnoticed(program: &Program, number: usize, plain: &Seen, wrapped: &Seen) -> bool {
     if !is_killed(program, number) {
         return false;
@@ -36,13 +37,13 @@ pub(super) fn is_unnoticed(program: &Program, number: usize, plain: &Seen, wrapp
     }
 }
 
-/// How a loop ends (`play::turn::ending`): by the end of the stream, or by an error.
+/// How a loop ends (`play::context::ending`): by the end of the stream, or by an error.
 const END: u64 = 1;
 const RESET: u64 = FAILED + libc::ECONNRESET as u64;
 const PIPE: u64 = FAILED + libc::EPIPE as u64;
 
-/// Whether a program that was executed in a child finds a reset, or one that was spawned no descriptor, where another process still holds
-/// what the peer had left before, or may hold it.
+/// Whether a program that was executed in a child finds a reset, or a spawned one no descriptor, and the peer had left a connection before
+/// that another process still holds, or may hold.
 pub(super) fn is_left_beside(program: &Program, number: usize, plain: &Seen, wrapped: &Seen) -> bool {
     let process = |actor: ActorId| program.actors[actor as usize].process;
     let own = process(program.steps[number].actor);
@@ -54,7 +55,7 @@ pub(super) fn is_left_beside(program: &Program, number: usize, plain: &Seen, wra
             _ => false,
         })
     };
-    // Nobody knows whether a program that a child became has gone, or passed the socket on.
+    // It is unknown whether a program that a child became has ended, or passed the socket on.
     let steps = || program.steps[..number].iter().enumerate().filter(|(_, step)| process(step.actor) == own);
     let child = steps().find(|(at, step)| matches!(step.op, Op::Child { .. }) && left(*at));
     let executed =
@@ -69,8 +70,8 @@ pub(super) fn is_left_beside(program: &Program, number: usize, plain: &Seen, wra
     (begun(true) || executed) && reset || begun(false) && missing
 }
 
-/// Whether an event set tells of the end, and not of the reset, of a socket whose peer was killed, by a registration that a child of this
-/// process holds, for the descriptor was closed here: of such a one the kernel tells what it knows itself.
+/// Whether an event set reports the end, and not the reset, of a socket whose peer was killed. The descriptor was closed here, and a child
+/// of this process holds the registration: for such a one the kernel reports its own state.
 pub(super) fn is_left_registered(program: &Program, number: usize, plain: &Seen, wrapped: &Seen) -> bool {
     let Op::EpollWait { set, .. } = program.steps[number].op else { return false };
     let process = |actor: ActorId| program.actors[actor as usize].process;
@@ -98,12 +99,12 @@ pub(super) fn is_left_registered(program: &Program, number: usize, plain: &Seen,
         && plain.aux.chunks_exact(2).zip(wrapped.aux.chunks_exact(2)).all(fits)
 }
 
-/// Whether a call is told that the connection is gone.
+/// Whether a call fails because the connection is gone.
 fn is_reset(seen: &Seen) -> bool {
     seen.ret == -1 && matches!(seen.errno, libc::EPIPE | libc::ECONNRESET)
 }
 
-/// Whether a receive is told of the end of the stream: by no bytes, or by a message of none.
+/// Whether a receive returns the end of the stream: no bytes, or a message of none.
 fn is_end(data: &Data<RecvVia>, seen: &Seen) -> bool {
     seen.ret == 0 || data.via == RecvVia::Recvmmsg && seen.ret == 1 && seen.aux.first() == Some(&0)
 }
@@ -118,7 +119,7 @@ fn shows_reset(plain: &Seen, wrapped: &Seen) -> bool {
 /// An error among the further results of a call: this and its errno (`play`'s `ending::ERROR`).
 pub(super) const FAILED: u64 = 1000;
 
-/// Whether a FILE, whose writes the C library makes itself, is told another error of a peer that was killed, or one send earlier.
+/// Whether a FILE, whose writes the C library makes itself, gets another error for a peer that was killed, or gets it one send earlier.
 pub(super) fn is_file_of_killed(program: &Program, number: usize, plain: &Seen, wrapped: &Seen) -> bool {
     let is_end = |word: &u64| [libc::EPIPE, libc::ECONNRESET].iter().any(|&e| *word == FAILED + e as u64);
     let words = plain.aux.iter().zip(&wrapped.aux);
@@ -130,8 +131,8 @@ pub(super) fn is_file_of_killed(program: &Program, number: usize, plain: &Seen, 
             .all(|(plain, wrapped)| plain == wrapped || (*plain == 0 || is_end(plain)) && is_end(wrapped))
 }
 
-/// Whether a program that was executed with a connection whose peer was killed is told other ports, by `play`'s account of them: whether they
-/// are the connection's is the second word of either name.
+/// Whether a program that was executed with a connection whose peer was killed gets other ports. `play` records in the second word of
+/// either name whether the ports are the connection's.
 pub(super) fn is_named_anew(program: &Program, number: usize, plain: &Seen, wrapped: &Seen) -> bool {
     let fits =
         |(at, (plain, wrapped)): (usize, (&u64, &u64))| plain == wrapped || at % 4 == 1 && (*plain, *wrapped) == (1, 0);
@@ -142,7 +143,7 @@ pub(super) fn is_named_anew(program: &Program, number: usize, plain: &Seen, wrap
         && plain.aux.iter().zip(&wrapped.aux).enumerate().all(fits)
 }
 
-/// The bits by which a poll tells of a reset.
+/// The bits by which a poll reports a reset.
 const BROKEN: u64 = (libc::POLLHUP | libc::POLLERR) as u64;
 
 /// Whether a program that was executed finds a reset where its peer, which was killed, had read everything but doorbells.
@@ -152,7 +153,7 @@ pub(super) fn is_reset_by_bells(program: &Program, number: usize, plain: &Seen, 
         && is_killed(program, number)
         && match &program.steps[number].op {
             Op::Recv(data) => reset && is_end(data, plain),
-            // A send of nothing is told of it, too.
+            // A send of no bytes fails, too.
             Op::Send(_) => reset && plain.ret >= 0,
             Op::Poll { entries, .. } => {
                 goes_well(plain, wrapped)
@@ -162,8 +163,8 @@ pub(super) fn is_reset_by_bells(program: &Program, number: usize, plain: &Seen, 
                         plain == wrapped || shows_reset_for_end(*plain, *wrapped, *asked)
                     })
             }
-            Op::EpollWait { .. } => goes_well(plain, wrapped) && tells_resets_for_ends(&plain.aux, &wrapped.aux),
-            // What is reset has no peer: the second of the two names.
+            Op::EpollWait { .. } => goes_well(plain, wrapped) && reports_resets_for_ends(&plain.aux, &wrapped.aux),
+            // A connection that was reset has no peer: the second of the two names.
             Op::Names { .. } => {
                 let named = |seen: &Seen| Some((seen.aux.get(..4)?.to_vec(), *seen.aux.get(4)?));
                 let (Some((own, at)), Some((same, none))) = (named(plain), named(wrapped)) else { return false };
@@ -173,22 +174,22 @@ pub(super) fn is_reset_by_bells(program: &Program, number: usize, plain: &Seen, 
         }
 }
 
-/// Whether two waits ended well, the one that may know of more with no less.
+/// Whether two waits succeeded, the wrapped one with at least as many results.
 fn goes_well(plain: &Seen, wrapped: &Seen) -> bool {
     (plain.errno, plain.signals) == (wrapped.errno, wrapped.signals) && plain.ret >= 0 && wrapped.ret >= plain.ret
 }
 
-/// Whether what is shown of a socket is a reset in the place of an end; who asked for neither is told of no end, but of a reset.
+/// Whether the events of a socket are a reset in the place of an end. A reset is reported without a request, an end is not.
 fn shows_reset_for_end(plain: u64, wrapped: u64, asked: i16) -> bool {
-    // By one name or the other: who did not ask for the end by its own finds it readable.
+    // An end is `POLLRDHUP`, or `POLLIN` if `POLLRDHUP` was not requested.
     let end = if asked & libc::POLLRDHUP != 0 { libc::POLLRDHUP } else { libc::POLLIN };
     let ended = plain & end as u64 != 0 || !asks_for_end(asked);
-    // Its error another holder of the socket may have been told.
+    // Another holder of the socket may have got its error.
     ended && plain | BROKEN == wrapped | libc::POLLERR as u64 && wrapped & libc::POLLHUP as u64 != 0
 }
 
-/// Whether a set tells what the plain one does, but of resets in the place of ends.
-fn tells_resets_for_ends(plain: &[u64], wrapped: &[u64]) -> bool {
+/// Whether a set reports what the plain one does, with resets in the place of ends.
+fn reports_resets_for_ends(plain: &[u64], wrapped: &[u64]) -> bool {
     let of = |list: &[u64], data: u64| list.chunks_exact(2).find(|pair| pair[0] == data).map(|pair| pair[1]);
     let ends = (libc::POLLIN | libc::POLLRDHUP) as u64;
     let fits = |pair: &[u64]| match of(plain, pair[0]) {
@@ -199,8 +200,8 @@ fn tells_resets_for_ends(plain: &[u64], wrapped: &[u64]) -> bool {
     plain.chunks_exact(2).all(|pair| of(wrapped, pair[0]).is_some()) && wrapped.chunks_exact(2).all(fits)
 }
 
-/// Whether a wait of a program that was executed is woken by a reset, and nothing else, where its peer, which was killed, had read everything
-/// but doorbells: the end that is plain wakes nobody who asks neither for bytes nor for the end.
+/// Whether a wait of a program that was executed is woken only by a reset, and its peer, which was killed, had read everything but
+/// doorbells. In the plain run there is an end, which does not wake a wait that requests neither bytes nor the end.
 pub(super) fn wakes_by_reset(program: &Program, number: usize, wrapped: &Entry) -> bool {
     let seen = &wrapped.seen;
     let broken = |told: u64| told & BROKEN == BROKEN;
@@ -216,7 +217,7 @@ pub(super) fn wakes_by_reset(program: &Program, number: usize, wrapped: &Entry) 
     only_resets && seen.ret > 0 && is_executed(program, number) && is_killed(program, number)
 }
 
-/// Whether a poll for these events is told of an end.
+/// Whether a poll for these events reports an end.
 fn asks_for_end(asked: i16) -> bool {
     asked & (libc::POLLIN | libc::POLLRDNORM | libc::POLLRDHUP) != 0
 }
@@ -238,8 +239,8 @@ fn is_executed(program: &Program, number: usize) -> bool {
     })
 }
 
-/// Whether a program that runs without the library is told of the end of a connection by another error, or by none: of a reset for bytes that
-/// a killed peer had not read in its ring its kernel knows nothing, and while another process holds the connection it cannot be made anew.
+/// Whether a program without the library gets another error, or none, at the end of a connection. Its kernel does not know of a reset
+/// because of bytes that a killed peer left in its ring, and while another process holds the connection the reset cannot be repeated.
 pub(super) fn is_reported_elsewhere(program: &Program, number: usize, plain: &Seen, wrapped: &Seen) -> bool {
     let process = |actor: ActorId| program.actors[actor as usize].process;
     let own = process(program.steps[number].actor);

@@ -1,4 +1,4 @@
-//! What may differ because each implementation has its own room for what nobody reads.
+//! Differences because each implementation has its own room for unread bytes.
 
 use super::killed::{FAILED, is_killed};
 use crate::generate::UNREAD;
@@ -10,12 +10,12 @@ use crate::share::Seen;
 /// More than a connection has room for.
 pub(crate) const MOST: u32 = 1 << 20;
 
-/// So much always fits into a connection of which nothing is unread.
+/// Bytes that always fit into a connection without unread bytes.
 const SURE: i64 = 16 << 10;
-/// So much of what is unread leaves room for that in a ring.
+/// With at most so many unread bytes a ring has room for [`SURE`].
 const RING: i64 = 48 << 10;
 
-/// Whether a send may find less room than it asks for: it is large, or what is unread before it fills most of a ring.
+/// Whether a send may find less room than it needs: it is large, or unread bytes before it fill most of a ring.
 pub(super) fn is_large(program: &Program, number: usize, (slot, len): (Slot, u32)) -> bool {
     let stream = program.out(slot);
     let unread = program.steps[..number].iter().fold(0, |unread: i64, step| match &step.op {
@@ -28,8 +28,8 @@ pub(super) fn is_large(program: &Program, number: usize, (slot, len): (Slot, u32
     i64::from(len) > SURE || unread > RING
 }
 
-/// Whether a wait told what the plain one did, but for room to write, and a buffer was made so small that a few doorbells fill it, or bytes
-/// that the peer's kernel acknowledges late.
+/// Whether two waits differ only in room to write, and a buffer was made so small that a few doorbells fill it, or bytes that the peer's
+/// kernel acknowledges late.
 pub(super) fn is_short_of_room(program: &Program, number: usize, plain: &Seen, wrapped: &Seen) -> bool {
     const TINY: i32 = 4096;
     let tiny = |op: &Op| matches!(op, Op::SetOption { option: Opt::SndBuf, value, .. } if *value <= TINY);
@@ -56,7 +56,7 @@ pub(super) fn is_short_of_room(program: &Program, number: usize, plain: &Seen, w
     }
 }
 
-/// Whether more was sent to this end than can have fitted, so that a part of it, nobody knows how much, may not have come.
+/// Whether more was sent to this end than fits for certain, so that an unknown part of it may not have come.
 pub(super) fn is_overfull(program: &Program, slot: Slot) -> bool {
     program.steps.iter().any(|step| match &step.op {
         Op::Send(data) => data.len > MOST && program.out(data.slot) == program.incoming(slot),
@@ -64,9 +64,9 @@ pub(super) fn is_overfull(program: &Program, slot: Slot) -> bool {
     })
 }
 
-/// Whether a count of unread bytes is that of a transfer, in one call or in many, that nobody received, for the descriptor was not open any
-/// more: plain, a part of it waits at the sender's for the window to open. That many are left by nothing else, and no more can be unread than
-/// was sent.
+/// Whether a count of unread bytes is that of a transfer, in one call or in many, that was not received since the descriptor was closed. In
+/// the plain run a part of it waits at the sender for the window to open. Only such a transfer leaves so many bytes, and no more can be
+/// unread than was sent.
 pub(super) fn is_left_by_bulk(program: &Program, number: usize, slot: Slot, plain: &Seen, wrapped: &Seen) -> bool {
     let sent = |op: &Op| match op {
         Op::SendAll { slot: from, len, .. } | Op::Send(Data { slot: from, len, .. })
@@ -80,7 +80,7 @@ pub(super) fn is_left_by_bulk(program: &Program, number: usize, slot: Slot, plai
     [plain, wrapped].into_iter().all(|seen| seen.ret == 0 && matches!(seen.aux[..], [n] if n > UNREAD && n <= most))
 }
 
-/// Whether all that differs is the end of streams of which more was sent than fits: plain, it stands behind bytes that have no room yet.
+/// Whether the only difference is the end of overfull streams: in the plain run the end is behind bytes that have no room yet.
 pub(super) fn is_end_behind_room(
     program: &Program,
     number: usize,
@@ -89,7 +89,7 @@ pub(super) fn is_end_behind_room(
     wrapped: &Seen,
 ) -> bool {
     let before = &program.steps[..number];
-    // An entry that has nothing else to tell is counted for its end alone.
+    // An entry without other events counts because of its end.
     let counted = |seen: &Seen| seen.ret == seen.aux.iter().filter(|word| **word != 0).count() as i64;
     let same = (plain.errno, plain.signals) == (wrapped.errno, wrapped.signals) && counted(plain) && counted(wrapped);
     let words = plain.aux.iter().zip(&wrapped.aux).zip(entries);
@@ -99,7 +99,7 @@ pub(super) fn is_end_behind_room(
     };
     let fit = |((plain, wrapped), (slot, _)): ((&u64, &u64), &(Slot, i16))| {
         let (end, error) = ((libc::POLLRDHUP | libc::POLLHUP) as u64, libc::POLLERR as u64);
-        // What comes to a socket that is shut for receiving resets it: plain, bytes that had no room before.
+        // Bytes that come to a socket that is shut for receiving reset it: in the plain run those that had no room before.
         let reset = plain & error != 0 && before.iter().any(|step| deaf(&step.op, *slot));
         let plain_end = if reset { plain & !error } else { *plain };
         let later = plain_end & !end == wrapped & !end && plain_end & wrapped == plain_end;
@@ -108,7 +108,7 @@ pub(super) fn is_end_behind_room(
     same && plain.aux.len() == wrapped.aux.len() && words.into_iter().all(fit)
 }
 
-/// The same of an event set, which tells of the sockets that are registered there.
+/// The same for an event set, by the sockets that are registered there.
 pub(super) fn is_end_behind_room_in_set(program: &Program, number: usize, plain: &Seen, wrapped: &Seen) -> bool {
     let Op::EpollWait { set, .. } = program.steps[number].op else { return false };
     let is_overfull_by = |data: u64| {
@@ -134,8 +134,8 @@ pub(super) fn is_end_behind_room_in_set(program: &Program, number: usize, plain:
         && wrapped.aux.chunks_exact(2).all(fits)
 }
 
-/// Whether a connection has its peer's name yet, which was killed with bytes unread: they were in its ring, so that its kernel resets nothing,
-/// and its end stands behind bytes that have no room. Who receives these comes to the reset.
+/// Whether a connection still has the name of its peer, which was killed with unread bytes. They were in its ring, so its kernel does not
+/// reset the connection, and the end is behind bytes that have no room. A receiver of these bytes gets the reset after them.
 pub(super) fn is_named_before_room(program: &Program, number: usize, plain: &Seen, wrapped: &Seen) -> bool {
     let Op::Names { slot } = program.steps[number].op else { return false };
     // The second of the two names.
@@ -145,7 +145,7 @@ pub(super) fn is_named_before_room(program: &Program, number: usize, plain: &See
     lost_its_name && is_killed(program, number) && is_overfull(program, slot)
 }
 
-/// Whether a connection is open yet, for its end stands behind bytes that have no room.
+/// Whether a connection is still open because its end is behind bytes that have no room.
 pub(super) fn is_open_behind_room(program: &Program, slot: Slot, plain: &Seen, wrapped: &Seen) -> bool {
     // States of linux/tcp_states.h.
     const ESTABLISHED: u64 = 1;
@@ -153,7 +153,7 @@ pub(super) fn is_open_behind_room(program: &Program, slot: Slot, plain: &Seen, w
     (&plain.aux[..], &wrapped.aux[..]) == (&[ESTABLISHED], &[CLOSE_WAIT]) && is_overfull(program, slot)
 }
 
-/// Whether a wait that sleeps where it is plain told of such an end, and of nothing else.
+/// Whether a wait, which sleeps in the plain run, reported only such an end.
 pub(super) fn wakes_by_end(program: &Program, number: usize, wrapped: &Entry) -> bool {
     let only_ends = match &program.steps[number].op {
         Op::Poll { entries, .. } => {
@@ -165,8 +165,8 @@ pub(super) fn wakes_by_end(program: &Program, number: usize, wrapped: &Entry) ->
     wrapped.seen.ret > 0 && only_ends
 }
 
-/// Whether a peek waits for all of more than the kernel takes in for a reader that takes nothing: plain it sleeps for good, however much
-/// was sent (the first window is half of `tcp_rmem`'s default, and grows as bytes are read).
+/// Whether a peek waits for more bytes than the kernel buffers for a reader that reads none. The plain one sleeps for ever, however many
+/// were sent (the first window is half of `tcp_rmem`'s default, and grows as bytes are read).
 pub(super) fn peeks_more_than_fits(program: &Program, number: usize, plain: &Entry, wrapped: &Entry) -> bool {
     const WINDOW: u32 = 65_535;
     const ALL: i32 = libc::MSG_PEEK | libc::MSG_WAITALL;
@@ -175,8 +175,8 @@ pub(super) fn peeks_more_than_fits(program: &Program, number: usize, plain: &Ent
     data.flags & ALL == ALL && data.len > WINDOW && plain.fate == Fate::Blocked && has_all
 }
 
-/// Whether all that differs is that event sets tell of room on connections into which more is being sent than fits: where the ring ends, the
-/// kernel has room for a moment, until the sender takes it.
+/// Whether the only difference is that event sets report room on connections into which more is being sent than fits. When the ring ends
+/// the kernel has room for a moment, until the sender takes it.
 pub(super) fn is_room_in_set(program: &Program, number: usize, plain: &Seen, wrapped: &Seen) -> bool {
     let before = &program.steps[..number];
     let is_fed = |slot: Slot| {
@@ -222,7 +222,7 @@ pub(super) fn is_room_in_set(program: &Program, number: usize, plain: &Seen, wra
     }
 }
 
-/// Whether all that differs is whether a signal handler's send, which does not wait, found room behind one that fills the connection.
+/// Whether the only difference is whether a signal handler's send, which does not wait, found room behind one that fills the connection.
 pub(super) fn is_room_of_handler(program: &Program, number: usize, plain: &Seen, wrapped: &Seen) -> bool {
     const ANSWER: usize = 5;
     let process = |actor: ActorId| program.actors[actor as usize].process;

@@ -1,4 +1,4 @@
-//! Steps of programs that run freely, as C: those of which the plainest form says the same.
+//! Steps of programs that run freely, as C: those that have an equivalent plain form.
 
 use crate::op::Op;
 use crate::program::Program;

@@ -352,14 +352,14 @@ fn doorbells_reset_what_was_executed_where_its_peer_was_killed() {
     let both = [exec.clone(), kill.clone()];
     let done =
         |ret: i64, aux: &[u64]| Entry { fate: Fate::Done(2), seen: Seen { ret, aux: aux.to_vec(), ..Seen::default() } };
-    // A poll for what is urgent sleeps on at an end, and wakes at a reset.
+    // A poll for urgent bytes sleeps on at an end, and wakes at a reset.
     let poll = |asked| Op::Poll { entries: vec![(1, asked)], via: PollVia::Poll, time: Time::Forever };
     let asleep = Entry { fate: Fate::Blocked, seen: Seen::default() };
     assert!(waited(&both, poll(libc::POLLPRI), &asleep, &done(1, &[RESET])));
     assert!(!waited(&both, poll(libc::POLLIN), &asleep, &done(1, &[RESET])), "an end wakes it");
     assert!(!waited(&both, poll(libc::POLLPRI), &asleep, &done(1, &[libc::POLLPRI as u64])));
     assert!(!waited(&[exec, flood(1)], poll(libc::POLLPRI), &asleep, &done(1, &[RESET])), "nobody was killed");
-    // A set tells of a reset for an end.
+    // A set reports a reset for an end.
     let wait = || Op::EpollWait { set: 5, max: 4, via: EpollVia::Wait, time: Time::Zero };
     assert!(waited(&both, wait(), &done(1, &[7, IN | END]), &done(1, &[7, IN | END | RESET])));
     assert!(!waited(&both, wait(), &done(1, &[7, IN | END]), &done(0, &[])));
@@ -512,7 +512,7 @@ fn an_edge_is_told_again_where_a_change_was_refused() {
     assert!(!differs(vec![ask(Ctl::Add, edge)]));
     assert!(!differs(vec![ask(Ctl::Add, edge), ask(Ctl::Mod, level)]));
     assert!(differs(vec![ask(Ctl::Add, level)]));
-    // What was taken out since does not count.
+    // A registration that was removed since does not count.
     assert!(differs(vec![ask(Ctl::Add, edge), ask(Ctl::Add, level)]));
 }
 

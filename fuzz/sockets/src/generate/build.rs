@@ -1,4 +1,4 @@
-//! A program being made, with what is known of it: who can do something next, and what that changes.
+//! A program being made, with the model of its state: the actors that can do a step next, and what the step changes.
 
 use super::model::{End, Holder, Life, Model};
 use crate::op::{ActorId, Op, Slot};
@@ -65,7 +65,7 @@ impl Build {
         if free.is_empty() { None } else { Some(self.rng.pick(&free)) }
     }
 
-    /// Open slots that are ends of connections, with somebody who can use them.
+    /// Open slots that are ends of connections, each with an actor that can use it.
     pub(super) fn open_ends(&self) -> Vec<(u8, Slot)> {
         let ready = self.ready_processes();
         let slots = ready.iter().flat_map(|process| {
@@ -75,7 +75,7 @@ impl Build {
         slots.filter(|(_, slot)| matches!(self.program.slots[*slot as usize], Kind::End(..))).collect()
     }
 
-    /// An end to use: who uses it, the slot, connection and side.
+    /// An end to use: the actor, the slot, the connection and the side.
     pub(super) fn any_end(&mut self) -> Option<(ActorId, Slot, u8, u8)> {
         let ends = self.open_ends();
         if ends.is_empty() {
@@ -86,7 +86,7 @@ impl Build {
         Some((self.somebody(process)?, slot, conn, side))
     }
 
-    /// An end, preferred if `wanted` says so.
+    /// An end, preferably one for which `wanted` is true.
     pub(super) fn end_where(&mut self, wanted: impl Fn(&End) -> bool) -> Option<(ActorId, Slot, u8, u8)> {
         let mut found = self.any_end()?;
         for _ in 0..4 {
@@ -98,7 +98,7 @@ impl Build {
         Some(found)
     }
 
-    /// Somebody at the given side of a connection other than `but`: actor and slot.
+    /// An actor other than `but` at the given side of a connection, and its slot.
     pub(super) fn partner(&mut self, conn: u8, side: u8, but: ActorId) -> Option<(ActorId, Slot)> {
         let mut found = Vec::new();
         for (process, slot) in self.open_ends() {
@@ -121,7 +121,7 @@ impl Build {
         &mut self.model.ends[conn as usize][side as usize]
     }
 
-    /// Whether anybody still holds an end.
+    /// Whether a process still holds an end.
     pub(super) fn is_held(&self, conn: u8, side: u8) -> bool {
         self.model
             .processes
@@ -148,7 +148,7 @@ impl Build {
         }
     }
 
-    /// Whoever held this end last has let it go.
+    /// The last process that held this end has closed it.
     pub(super) fn released(&mut self, conn: u8, side: u8) {
         if self.is_held(conn, side) {
             return;

@@ -63,7 +63,7 @@ impl Build {
         Some(())
     }
 
-    /// One call for more than fits, which sleeps until somebody reads it all.
+    /// One call for more than fits, which sleeps until all is read.
     pub(super) fn big_send(&mut self) -> Option<()> {
         let (actor, slot, conn, side) = self.end_where(|end| !end.shut && !end.nonblock)?;
         let (own, peer) = (self.end(conn, side).clone(), self.end(conn, 1 - side).clone());
@@ -77,7 +77,7 @@ impl Build {
         }
         let (reader, read_slot) = self.partner(conn, 1 - side, actor)?;
         let together = own.grown || self.rng.percent(60);
-        // The kernel keeps at most 4 MiB, and what the reader's end has room for.
+        // The kernel buffers at most 4 MiB, and what the reader's end has room for.
         let (len, flags) = (if together { 2 << 20 } else { 6 << 20 }, libc::MSG_NOSIGNAL);
         let via = self.rng.pick(&[SendVia::Send, SendVia::Write, SendVia::Writev]);
         let flags = if via.has_flags() { flags } else { 0 };
@@ -92,7 +92,7 @@ impl Build {
         }
         self.step(actor, call);
         self.model.actors[actor as usize] = Life::Asleep(conn, side);
-        // How much it took will not be known, and until it ends nobody may read: that would be left to chance.
+        // How much it took will not be known, and until it ends no other actor may read: the result would be random.
         for end in &mut self.model.ends[conn as usize] {
             end.vague = true;
             end.tiny = true;
@@ -155,7 +155,7 @@ impl Build {
     /// A way to receive much.
     pub(super) fn bulk_recv_via(&mut self) -> RecvVia {
         let is_urgent = |op: &Op| matches!(op, Op::Send(data) if data.flags & libc::MSG_OOB != 0);
-        // A splice(2) that meets the urgent mark takes nothing, as at the end. How much of the rest finds room then is left to chance.
+        // A splice(2) that meets the urgent mark takes nothing, as at the end. How much of the rest finds room then is random.
         let splices = if self.program.steps.iter().any(|step| is_urgent(&step.op)) { 0 } else { 5 };
         let ways = [
             (35, RecvVia::Recv),

@@ -107,7 +107,7 @@ impl Build {
         let via = self.send_via();
         let via = match via {
             SendVia::Aio | SendVia::Lio if self.is_childs(actor) => SendVia::Send,
-            // Two sends: who sleeps gets what the first one brings, or all.
+            // Two sends: a thread that sleeps gets the bytes of the first one, or all.
             SendVia::Lio if self.sleeps_on(conn) => SendVia::Aio,
             via => via,
         };
@@ -198,7 +198,7 @@ impl Build {
         let short =
             if data.flags & libc::MSG_WAITALL != 0 { end.unread < u64::from(data.len) } else { end.unread == 0 };
         if short && data.len == 0 {
-            // Nobody can say when the kernel wakes who waits for nothing.
+            // It is not defined when the kernel wakes a receive of no bytes.
             data.len = 1;
         }
         let sleeps = waits && short && !end.ended && !matches!(data.pieces, Pieces::TooMany | Pieces::None);
@@ -222,7 +222,7 @@ impl Build {
         Some(())
     }
 
-    /// Whether it is interesting that this one sleeps now: somebody must be left to wake it.
+    /// Whether this actor may sleep now: another one must be left to wake it.
     pub(super) fn may_sleep(&mut self, actor: ActorId) -> bool {
         let process = self.process_of(actor);
         let others = self.ready_processes().iter().filter(|ready| **ready != process).count();

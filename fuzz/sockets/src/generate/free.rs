@@ -1,4 +1,4 @@
-//! Programs that run freely: everybody goes through its own steps at once.
+//! Programs that run freely: all actors go through their own steps at once.
 
 use super::build::Build;
 use super::model::End;
@@ -6,7 +6,7 @@ use crate::op::{ActorId, Family, Op, RelayVia, Slot};
 use crate::program::{Kind, Role, Theme};
 use crate::via::{AcceptVia, ConnectHow, FreeWait, RecvVia, SendVia, Serve, StormVia};
 
-/// Ways to send in a loop, with those that receive.
+/// Ways to send in a loop, with the ways to receive.
 const SENDS: &[SendVia] = &[SendVia::Send, SendVia::Write, SendVia::Writev, SendVia::Sendmsg, SendVia::Sendfile];
 const RECVS: &[RecvVia] = &[RecvVia::Recv, RecvVia::Read, RecvVia::Readv, RecvVia::Recvmsg];
 
@@ -108,7 +108,7 @@ impl Build {
             self.serve_op(from, conns * crowds)
         };
         let serve = match serve {
-            // A server that has time for one only would let the others wait for ever.
+            // A server that serves one at a time would let the others wait for ever.
             Op::Server { from, conns, serve: Serve::Inline | Serve::Spread, send, recv } => {
                 Op::Server { from, conns, serve: Serve::Thread, send, recv }
             }
@@ -219,7 +219,7 @@ impl Build {
         }
     }
 
-    /// Sends all, half-closes, receives all, with blocking calls. What it sends must fit while nobody reads.
+    /// Sends all, half-closes, receives all, with blocking calls. What it sends must fit without a reader.
     fn straight(&mut self, actor: ActorId, slot: Slot, len: u32) {
         let chunk = self.rng.pick(&[1, 700, 20_000, 400_000]);
         let len = if chunk == 1 { len.min(3000) } else { len };
@@ -230,7 +230,7 @@ impl Build {
         self.step(actor, Op::RecvToEnd { slot, chunk, via: by });
     }
 
-    /// Somebody between two others; a FILE that echoes.
+    /// A relay between two actors; a FILE that echoes.
     fn relays(&mut self, server: ActorId, client: ActorId) {
         let from = self.free_listener(server);
         let len = self.rng.within(1, 2_000_000) as u32;
@@ -245,7 +245,7 @@ impl Build {
         let (_, sink) = self.process(Role::Server, true, Vec::new());
         let beyond = self.free_listener(sink);
         self.model.ends.push([End::default(), End::default()]);
-        // The relay's own ends are of streams that nobody checks.
+        // The streams of the relay's own ends are not checked.
         let (near, far) = (self.slot(Kind::End(0, 0)), self.slot(Kind::End(0, 1)));
         let (left, right) = (self.slot(Kind::End(20, 1)), self.slot(Kind::End(21, 0)));
         self.join_ends(server, client, from, (near, left));

@@ -6,7 +6,7 @@ use crate::op::{ActorId, ExitHow, Handler, Op, Opt, Slot};
 use crate::program::Kind;
 use crate::via::{CloseVia, ForkVia, StormVia};
 
-/// What a process has set on a connection that it lets go.
+/// The setting on a connection before a process closes it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Left {
     TimeOut,
@@ -14,7 +14,7 @@ enum Left {
     Option(Opt, i32),
 }
 
-/// Long, for a slow machine is not to end a call of the exchange that follows.
+/// Long, so that a slow machine does not end a call of the following exchange.
 const TIME_OUT: (Opt, i32) = (Opt::RcvTimeo, 150);
 
 impl Build {
@@ -38,7 +38,7 @@ impl Build {
         self.program.processes.len() < 8 && self.program.actors.len() < 24 && self.alive().len() < 5
     }
 
-    /// A child of somebody, with the same descriptors.
+    /// A child of a process, with the same descriptors.
     fn child_of(&mut self, by: ActorId) -> (u8, ActorId) {
         let parent = self.process_of(by) as usize;
         let role = self.program.processes[parent].role;
@@ -48,7 +48,7 @@ impl Build {
         self.process(role, false, slots)
     }
 
-    /// fork(2); often one of the two lets go of a connection then.
+    /// fork(2); often one of the two processes closes a connection then.
     pub(super) fn fork(&mut self) -> Option<()> {
         if !self.may_multiply() {
             return None;
@@ -61,7 +61,7 @@ impl Build {
         Some(())
     }
 
-    /// One of two processes that share descriptors lets some go.
+    /// One of two processes that share descriptors closes some.
     fn part(&mut self, by: ActorId, child: u8, actor: ActorId) {
         let (who, process) = match self.rng.below(10) {
             0..4 => (by, self.process_of(by)),
@@ -87,7 +87,7 @@ impl Build {
         }
     }
 
-    /// Who is about to let a connection go sets something on it first.
+    /// A process that is about to close a connection sets an option of it first.
     fn leave_set(&mut self, who: ActorId, slot: Slot) -> Option<Left> {
         let (conn, side) = self.program.end(slot)?;
         let left = self.rng.pick(&[
@@ -185,7 +185,7 @@ impl Build {
         self.wait_for(process)
     }
 
-    /// Somebody waits for a child that is gone.
+    /// A parent waits for a child that has ended.
     fn wait_for(&mut self, process: u8) -> Option<()> {
         let main = self.program.main_of(process)?;
         let begun = |op: &Op| op.starts() == Some(main);
@@ -240,7 +240,7 @@ impl Build {
         if asleep.is_empty() { None } else { Some(self.rng.pick(&asleep)) }
     }
 
-    /// One who sleeps is signalled.
+    /// A thread that sleeps is signalled.
     pub(super) fn signal(&mut self) -> Option<()> {
         let Some(actor) = self.sleeper() else { return self.recv() };
         let restart = self.rng.percent(60);

@@ -187,7 +187,7 @@ impl Build {
         self.program.steps.truncate(STEPS);
     }
 
-    /// Makes a move, or none if there is nobody for it.
+    /// Makes a move, or none if no actor is free for it.
     fn make(&mut self, what: Move) -> Option<()> {
         match what {
             Move::Send => self.send(),

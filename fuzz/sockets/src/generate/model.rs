@@ -1,8 +1,8 @@
-//! What the generator knows of its program: who is there, who has which descriptor, what is unread.
+//! The generator's model of its program: processes and actors, their descriptors, unread bytes.
 
 use crate::op::{Family, Slot};
 
-/// Most bytes that are left unread in a direction: a plain socket takes them all at once, whatever the kernel's tuning.
+/// The most bytes that are left unread in a direction: a plain socket takes them all at once with any tuning of the kernel.
 pub(crate) const UNREAD: u64 = 24 << 10;
 
 /// What an actor does.
@@ -31,16 +31,16 @@ pub(super) struct End {
     pub(super) tiny: bool,
     /// Its bytes are of several lanes.
     pub(super) mixed: bool,
-    /// A FILE reads, or writes, beside which nobody else should.
+    /// A FILE reads, or writes; no other call should beside it.
     pub(super) reads_file: bool,
     pub(super) writes_file: bool,
     /// How much came is not known any more.
     pub(super) vague: bool,
     /// Its sends have a time-out.
     pub(super) impatient: bool,
-    /// A call sleeps for room: nobody may read.
+    /// A call sleeps for room: no actor may read.
     pub(super) jammed: bool,
-    /// A receive slept, and so its low-water mark was never taken back: whoever waits for less may sleep for ever, or not.
+    /// A receive slept, and so its low-water mark was not reset: a call that waits for less may sleep for ever, or not.
     pub(super) marked: bool,
     /// The kernel has made its buffers larger.
     pub(super) grown: bool,

@@ -9,7 +9,7 @@ use crate::via::{CloseVia, DupVia, FileVia};
 const MOST_RECEIVED: u64 = 3000;
 
 impl Build {
-    /// Sets an option, or asks for one.
+    /// Sets or gets an option.
     pub(super) fn option(&mut self) -> Option<()> {
         let (actor, slot, conn, side) = self.any_end()?;
         if self.rng.percent(35) {
@@ -32,7 +32,7 @@ impl Build {
                 Opt::ReuseAddr,
                 Opt::Unknown,
             ]);
-            // The kernel is asked when all is acknowledged, which takes 40 ms.
+            // The query waits until all is acknowledged, which takes 40 ms.
             let option = if self.rng.percent(2) { Opt::Info } else { option };
             self.step(actor, Op::GetOption { slot, option });
             return Some(());
@@ -43,7 +43,7 @@ impl Build {
         if sizes && self.model.ends[conn as usize].iter().any(|end| end.mixed) {
             return None;
         }
-        // The peer's acknowledgement of the end wakes whoever waits for more than has come, and it is late by chance.
+        // The peer's acknowledgement of the end wakes a thread that waits for more bytes than have come, and its delay is random.
         if option == Opt::RcvLowat && value > 1 && self.end(conn, side).shut {
             return None;
         }
@@ -55,10 +55,10 @@ impl Build {
             self.model.ends[conn as usize].iter_mut().for_each(|end| end.tiny = true);
         }
         if option == Opt::RcvLowat && value > 1 {
-            // Soon taken back, for whoever waits for little would sleep.
+            // It is reset soon, since a thread that waits for few bytes would sleep.
             let unread = self.end(conn, side).unread;
             if self.recv_from(actor, slot, conn, side).is_some() && unread < MOST_RECEIVED {
-                // It may sleep, and what it is to do next is left out then.
+                // It may sleep; then its next step is skipped.
                 self.end_mut(conn, side).marked = true;
             }
             self.step(actor, Op::SetOption { slot, option, value: 1 });
@@ -319,7 +319,7 @@ impl Build {
         Some(())
     }
 
-    /// A connect to nobody.
+    /// A connect to a port without a listener.
     pub(super) fn refused(&mut self) -> Option<()> {
         let actor = self.anybody()?;
         let nonblock = self.rng.percent(50);

@@ -1,4 +1,4 @@
-//! How programs begin and end: processes, connections, warm-up; and at the end what every descriptor finally says.
+//! The begin and the end of programs: processes, connections, warm-up; and the final state of every descriptor.
 
 use super::build::Build;
 use super::model::{End, Life};
@@ -6,7 +6,7 @@ use crate::op::{ActorId, ExitHow, Family, Op, Opt, Request, Slot, Time};
 use crate::program::{Kind, Role, Theme};
 use crate::via::{AcceptVia, ConnectHow, EpollVia, PollVia, RecvVia, SendVia};
 
-/// Everything poll(2) can say.
+/// All events of poll(2).
 const ALL: i16 = libc::POLLIN | libc::POLLOUT | libc::POLLPRI | libc::POLLRDHUP;
 
 impl Build {
@@ -67,7 +67,7 @@ impl Build {
         let client = if clients.is_empty() { return None } else { self.rng.pick(&clients) };
         let server = if servers.is_empty() { client } else { self.rng.pick(&servers) };
         let server_actor = self.somebody(server)?;
-        // In one process the order decides about the numbers of descriptors.
+        // In one process the order decides the numbers of descriptors.
         let client_actor = if client == server { server_actor } else { self.somebody(client)? };
         let (from, family) = self.listener(server_actor);
         let conn = self.model.ends.len() as u8;
@@ -93,7 +93,7 @@ impl Build {
             self.step(client_actor, connect);
             self.step(server_actor, accept);
         } else {
-            // Both or none, for a connection that nobody accepts would be taken for the next one.
+            // Both or none: a connection that is not accepted would be taken for the next one.
             self.together(vec![(client_actor, connect), (server_actor, accept)]);
         }
         self.gained(client, near);
@@ -150,7 +150,7 @@ impl Build {
         ]);
     }
 
-    /// What everything says in the end, and how it goes.
+    /// The final checks, and the end of all processes.
     pub(super) fn wind_up(&mut self) {
         for process in self.alive() {
             if self.model.processes[process as usize].stopped

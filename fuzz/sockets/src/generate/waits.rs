@@ -39,8 +39,8 @@ impl Build {
         entries.iter().any(|(slot, _)| matches!(self.program.slots[*slot as usize], Kind::Set))
     }
 
-    /// The kernel wakes whoever polls a set, and whoever waits for it, and the first of them takes the edge: nobody knows who that is.
-    /// So nobody else sleeps beside somebody who polls a set.
+    /// The kernel wakes threads that poll a set and threads that wait for it. The first one takes the edge, and the order is random. So no
+    /// other thread sleeps beside one that polls a set.
     fn unless_raced(&mut self, actor: ActorId, nests: bool, time: Time) -> Time {
         let raced = (0..self.model.actors.len()).filter(|other| *other != actor as usize).any(|other| {
             matches!(self.model.actors[other], Life::Asleep(..)) && (nests || self.polls_set(other as ActorId))
@@ -84,7 +84,7 @@ impl Build {
         }
     }
 
-    /// How long a wait may take. Whoever waits for ever most likely sleeps.
+    /// How long a wait may take. A thread that waits for ever most likely sleeps.
     fn time(&mut self, actor: ActorId, on: (u8, u8)) -> Time {
         let end = self.end(on.0, on.1);
         let ready = end.unread > 0 || end.ended;
@@ -228,7 +228,7 @@ impl Build {
         if ends.is_empty() { None } else { Some(self.rng.pick(&ends)) }
     }
 
-    /// Something comes for one who sleeps.
+    /// Bytes come for a thread that sleeps.
     pub(super) fn wake(&mut self) -> Option<()> {
         let asleep: Vec<(u8, u8)> = self
             .model

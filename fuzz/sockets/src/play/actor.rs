@@ -17,7 +17,7 @@ use crate::{
 /// How often a thread that waits for a step checks whether the sequencer still lives.
 const WATCH_NS: u64 = 3_000_000_000;
 
-/// Waits for steps until told to end. `step`, if not 0, is a step (plus one) that is done now that we are here.
+/// Waits for steps until the command to end. `step`, if not 0, is a step (plus one) that is done by this actor's begin.
 pub(crate) fn live(actor: ActorId, step: u32) {
     let region = &state().region;
     let cell = &region.cells[actor as usize];
@@ -66,7 +66,7 @@ pub(crate) fn play(context: &StepContext) {
     dispatch(context, &state().program.steps[context.step].op);
     context.record.took_ns.store(raw::now() - begin, Ordering::Relaxed);
     if raw::blocked_signals() != blocked {
-        // Where nobody waits for one of them, nothing else would show it.
+        // If no process waits for one of them, nothing else would show it.
         context.record.add(ending::BLOCKED);
     }
 }
@@ -98,7 +98,7 @@ fn top_up(actor: ActorId) {
     }
 }
 
-/// Finds who makes a step.
+/// Finds the actor of a step.
 pub(crate) fn dispatch(context: &StepContext, op: &Op) {
     match op {
         Op::Send(data) => transmit::send(context, data),

@@ -10,7 +10,7 @@ use crate::receive::In;
 use crate::transmit::Out;
 
 fn request(fd: c_int, at: *mut u8, len: usize) -> aiocb {
-    // SAFETY: an all-zero request tells nobody when it is done.
+    // SAFETY: an all-zero request notifies no thread when it is done.
     let mut request: aiocb = unsafe { core::mem::zeroed() };
     request.aio_fildes = fd;
     request.aio_buf = at.cast();
@@ -33,7 +33,7 @@ fn wait(request: &mut aiocb) -> Answer {
     }
 }
 
-/// aio_read and its end; nothing where it would wait, for nobody could interrupt the C library's threads.
+/// aio_read and its end; nothing where it would wait, since the C library's threads could not be interrupted.
 pub(crate) fn read(room: &In<'_>) -> Answer {
     let mut entry = libc::pollfd { fd: room.fd, events: libc::POLLIN, revents: 0 };
     // SAFETY: one entry of our own.

@@ -73,12 +73,12 @@ fn listen(context: &StepContext, slot: Slot, family: Family, nonblock: bool) {
     }
 }
 
-/// The family and port of a listener, as it told them; the family is what a client uses.
+/// The family and port of a listener, as it stored them; a client uses that family.
 pub(crate) fn target(to: Slot) -> (Family, u16) {
     let state = state::state();
     let mut told = state.region.ports[to as usize].load(Ordering::SeqCst);
     while told == 0 && state.program.free && state.region.killed.load(Ordering::SeqCst) == 0 {
-        // Who listens runs beside us.
+        // The listening process runs beside this one.
         raw::sleep_us(100);
         told = state.region.ports[to as usize].load(Ordering::SeqCst);
     }
@@ -154,7 +154,7 @@ fn connect(context: &StepContext, slot: Slot, to: Slot, how: ConnectHow, four: b
     }
 }
 
-/// Tells the sequencer where the connection is.
+/// Stores the ports of the connection for the sequencer.
 fn remember(slot: Slot, fd: c_int, six: bool) {
     if let Some(Kind::End(conn, _)) = state::state().program.slots.get(slot as usize) {
         let (own, peer) = raw::ports(fd);
@@ -175,7 +175,7 @@ pub(crate) fn error(fd: c_int) -> Answer {
     if answer.ret < 0 { answer } else { Answer { ret: i64::from(value), errno: 0 } }
 }
 
-/// A port that is bound, but nobody listens on it.
+/// A port that is bound and has no listener.
 fn refused(context: &StepContext, nonblock: bool) {
     let own = Address::new(Family::Four, 0, false);
     let kind = libc::SOCK_STREAM | if nonblock { libc::SOCK_NONBLOCK } else { 0 };

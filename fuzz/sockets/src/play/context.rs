@@ -19,7 +19,7 @@ pub(crate) struct StepContext {
     pub(crate) record: &'static Record,
 }
 
-/// What a call gave: its result, and the errno if that says failure.
+/// The result of a call, and the errno if it failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Answer {
     pub(crate) ret: i64,
@@ -58,7 +58,7 @@ impl StepContext {
         Self { actor, step, record: &state::state().region.records[step] }
     }
 
-    /// The same for a call whose side results nobody wants.
+    /// The same for a call without side results.
     pub(crate) fn aside(&self) -> Self {
         static ASIDE: Record = Record::new();
         Self { record: &ASIDE, ..*self }
@@ -138,14 +138,14 @@ impl StepContext {
         }
     }
 
-    /// From now on nobody can say what must come from this slot's end.
+    /// From now on the bytes from this slot's end are not known.
     pub(crate) fn blind(&self, slot: Slot) {
         if let Some(stream) = stream_of(state::state().program.out(slot)) {
             stream.blind.store(1, Ordering::SeqCst);
         }
     }
 
-    /// So many bytes are gone without having been seen: of the main lane, or nobody can say of which.
+    /// So many bytes are gone without a check: of the main lane, or of unknown lanes.
     pub(crate) fn skipped(&self, slot: Slot, n: usize) {
         let program = &state::state().program;
         let number = program.incoming(slot);

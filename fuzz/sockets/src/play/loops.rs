@@ -112,7 +112,7 @@ fn exchange(context: &StepContext, x: &Exchange) {
     tell(context, sum, ending::FULL);
 }
 
-/// Takes what is there, and says what is behind it.
+/// Takes what is there, and returns what is behind it.
 fn drain(context: &StepContext, slot: Slot, via: RecvVia) {
     let fd = state::fd(slot);
     let (mut all, mut end) = (Vec::new(), ending::EMPTY);
@@ -141,8 +141,8 @@ fn readable(fd: i32) -> bool {
     unsafe { c::poll(&raw mut entry, 1, 0) > 0 }
 }
 
-/// A receive that a timer interrupts every `us` microseconds, until one of them says so. The timer is this thread's alone: on a busy machine
-/// it comes again while the handler of the last one runs, and would interrupt another.
+/// A receive that a timer interrupts every `us` microseconds, until a call returns `EINTR`. The timer signals only this thread: on a busy
+/// machine it fires again while the last handler runs, and would interrupt another thread.
 fn timed(context: &StepContext, slot: Slot, len: usize, us: u32) {
     // SAFETY: all-zero is a valid event and a valid timer.
     let (mut event, mut timer) = unsafe { (mem::zeroed::<libc::sigevent>(), mem::zeroed::<libc::timer_t>()) };

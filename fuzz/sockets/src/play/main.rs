@@ -1,7 +1,7 @@
 //! `madrigal-fuzz-play REGION ACTOR STEP SLOTS`: one process of a program. It waits for steps in the region's page, makes the step's call
 //! through the C library, and leaves what the call gave.
 //!
-//! It has a C main of its own, for a Rust one handles signals that the tested library asks about.
+//! It has a C main of its own, since Rust's handles signals whose state the tested library queries.
 #![no_main]
 #![allow(unsafe_code)]
 

@@ -41,7 +41,7 @@ pub(crate) fn bytes(len: usize) -> &'static mut [u8] {
     unsafe { core::slice::from_raw_parts_mut(base(), len.min(ROOM)) }
 }
 
-/// Where a call is told to find memory, and how much of it is really there.
+/// The address of memory in a call, and how much of it is really there.
 #[derive(Clone, Copy)]
 pub(crate) struct Place {
     pub(crate) at: *mut u8,

@@ -82,7 +82,7 @@ fn name(slot: Slot) -> ([u8; 64], u32) {
     (bytes, len as u32)
 }
 
-/// What tells which end of which connection is passed.
+/// A tag for the end of a connection that is passed.
 fn mark(slot: Slot) -> u8 {
     state::state().program.end(slot).map_or(0, |(conn, side)| 1 + conn * 2 + side)
 }

@@ -225,7 +225,7 @@ fn forked_child(via: StormVia, parent: pid_t) -> ! {
             StormVia::ForkQuick => c::exit(0),
             StormVia::ForkExec => drop(c::execv(c"/bin/true".as_ptr(), args.as_ptr())),
             StormVia::Kill => {
-                // Where the parent is killed first, nobody else would end this one, which holds its connections open.
+                // If the parent is killed first, no other process would end this one, which holds its connections open.
                 libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
                 while libc::getppid() == parent {
                     libc::pause();

@@ -116,7 +116,7 @@ fn simple(room: &In<'_>, via: RecvVia) -> Answer {
     let vector: *const iovec = if room.bad_header { ptr::without_provenance(8) } else { room.pieces.as_ptr() };
     let pieces = room.pieces.len();
     let none = 0 as c_long;
-    // SAFETY: the memory is what the step wants it to be; where it is bad the kernel, and whoever stands before it, must say so.
+    // SAFETY: the memory is as the step requires; if it is bad the kernel, or the library in front of it, must return an error.
     unsafe {
         match via {
             RecvVia::Read => count(|| c::read(fd, at, len)),

@@ -39,7 +39,7 @@ pub(crate) fn play(context: &StepContext, op: &Op) {
     }
 }
 
-/// What events say, by data.
+/// The events, by data.
 type Ready = Vec<(u64, u32)>;
 
 fn wait(context: &StepContext, set: Slot, max: u8, via: EpollVia, time: Time) {
@@ -64,7 +64,7 @@ pub(crate) fn top_up(context: &StepContext, set: Slot, max: u8, via: EpollVia) {
     }
 }
 
-/// Looks again, without waiting, until nothing new is said.
+/// Polls again, without waiting, until nothing new is reported.
 fn rest(fd: c_int, max: u8, via: EpollVia, ready: &mut Ready) {
     for _ in 0..AGAIN {
         let (answer, more) = poll(fd, max, via, Time::Zero);

@@ -13,7 +13,7 @@ use crate::{c, state};
 
 static COUNTS: [AtomicU32; 65] = [const { AtomicU32::new(0) }; 65];
 std::thread_local! {
-    /// Those that a call itself, or the sequencer, can have caused: they are a thread's own. Another one's call may just be told `EPIPE`.
+    /// Those that a call itself, or the sequencer, can have caused, for each thread: a call of another thread may return `EPIPE` only.
     static OWN: Cell<u32> = const { Cell::new(0) };
 }
 /// What the handler does: 0 nothing, 1 sends, 2 receives; above that slot and length.
@@ -30,7 +30,7 @@ pub(crate) fn begin() {
     on(libc::SIGALRM, 0);
 }
 
-/// A forked child counts from nothing: whether another thread has handled a signal just before a fork is the scheduler's to decide.
+/// A forked child counts from 0: the scheduler decides whether another thread has handled a signal just before a fork.
 pub(crate) fn begin_child() {
     COUNTS.iter().for_each(|count| count.store(0, Ordering::SeqCst));
 }

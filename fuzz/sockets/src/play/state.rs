@@ -59,7 +59,7 @@ pub(crate) fn fd(slot: Slot) -> i32 {
     FDS.get(slot as usize).map_or(-1, |fd| fd.load(Ordering::SeqCst))
 }
 
-/// Puts a descriptor into a slot; whoever had that number before has lost it.
+/// Puts a descriptor into a slot; a slot that had the same number before is empty then.
 pub(crate) fn set_fd(slot: Slot, fd: i32) {
     for place in FDS.iter().filter(|place| fd >= 0 && place.load(Ordering::SeqCst) == fd) {
         place.store(-1, Ordering::SeqCst);

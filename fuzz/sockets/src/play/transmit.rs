@@ -74,7 +74,7 @@ fn simple(out: &Out<'_>, via: SendVia) -> Answer {
     let (vector, pieces) = vector(out);
     let message = message(vector.cast_mut(), pieces);
     let message = if out.bad_header { ptr::without_provenance(8) } else { &raw const message };
-    // SAFETY: the memory is what the step wants it to be; where it is bad the kernel, and whoever stands before it, must say so.
+    // SAFETY: the memory is as the step requires; if it is bad the kernel, or the library in front of it, must return an error.
     unsafe {
         match via {
             SendVia::Sendto => count(|| c::sendto(fd, at, len, flags, ptr::null(), 0)),

@@ -10,7 +10,7 @@ use madrigal_fuzz_sockets::via::PollVia;
 use crate::context::{Answer, StepContext, call};
 use crate::{c, signals, state};
 
-/// One wait; the record has what each descriptor is said to be ready for.
+/// One wait; the record has the reported events of each descriptor.
 pub(crate) fn poll(context: &StepContext, entries: &[(Slot, i16)], via: PollVia, time: Time) {
     let before = signals::count();
     let (answer, ready) = poll_once(entries, via, time);

@@ -1,12 +1,12 @@
-//! What a thread that sleeps waits for: the descriptors of its system call, with what each shows now. A sleep that should have ended is
-//! told apart so from one that nobody ends.
+//! The descriptors that a sleeping thread waits for, from its system call, with the present events of each. This distinguishes a sleep that
+//! should have ended from one without a reason to end.
 #![allow(unsafe_code)]
 
 use std::fs::File;
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::os::unix::fs::FileExt as _;
 
-/// More of them are not told.
+/// The most descriptors in a report.
 const MOST: usize = 8;
 
 /// `call`: as /proc/PID/task/TID/syscall has it, the number and six arguments. Empty: no descriptors are known of such a call.

@@ -38,7 +38,7 @@ pub struct Place {
     pub check: bool,
     /// Whether processes may write to our standard error.
     pub loud: bool,
-    /// Seconds after which what should be done is said to hang.
+    /// Seconds after which an unfinished step counts as hanging.
     pub patience: f64,
 }
 

@@ -20,7 +20,7 @@ const BEGIN_NS: u64 = 10_000_000_000;
 pub(super) struct Crew {
     children: Vec<(u8, Child)>,
     group: i32,
-    /// Those that were told to end: number and process.
+    /// Those that got the command to end: number and process.
     pub(super) leaving: Vec<(u8, i32)>,
 }
 
@@ -98,7 +98,7 @@ impl Crew {
         Ok(mains)
     }
 
-    /// Waits for those that were told to end, ends the others, and notes how all went.
+    /// Waits for those that got the command to end, ends the others, and records how all ended.
     pub(super) fn end(&mut self, bench: &Bench, processes: usize, transcript: &mut Transcript) {
         let mut hangs = String::new();
         for (process, number) in &self.leaving {

@@ -1,4 +1,4 @@
-//! Programs that run freely: every actor goes through its own steps at once.
+//! Programs that run freely: all actors go through their own steps at once.
 
 use core::sync::atomic::Ordering;
 
@@ -50,14 +50,14 @@ pub(super) fn run(
     transcript
 }
 
-/// Lets everybody go when all are there, and waits until they are done.
+/// Starts all actors when all are there, and waits until they are done.
 fn go(bench: &Bench, program: &Program, crew: &mut Crew, hurry: bool) -> Result<(), Trouble> {
     crew.await_all(bench, program)?;
     bench.map.cells[..program.actors.len()].iter().for_each(|cell| cell.command(FREE));
     watch(bench, program, crew, hurry)
 }
 
-/// Processes that the sequencer is to signal: when, whom, how.
+/// Processes that the sequencer has to signal: the time, the process, the signal.
 fn signals(program: &Program) -> Vec<(u64, u8, i32)> {
     let mut list: Vec<_> = program
         .steps
@@ -100,7 +100,7 @@ fn watch(bench: &Bench, program: &Program, crew: &mut Crew, hurry: bool) -> Resu
             .filter(|actor| !killed.contains(&program.actors[*actor].process))
             .filter(|actor| bench.map.cells[*actor].done.load(Ordering::SeqCst) != FREE)
             .collect();
-        // One that was told to end is not ended otherwise before it has.
+        // A process with the command to end gets no signal before it has ended.
         if left.is_empty() && signals.is_empty() && !killed.iter().any(|process| crew.lives(*process)) {
             return Ok(());
         }

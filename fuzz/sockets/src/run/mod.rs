@@ -21,7 +21,7 @@ pub use tasks::{adopt_orphans, stop_on_signals, stopped};
 pub use transcript::{Entry, Fate, Transcript, Trouble};
 
 impl Bench {
-    /// Runs a program. `plain` is what a plain run of it gave: it says for what to wait, and `judge` compares with it.
+    /// Runs a program. `plain` is the result of a plain run: it decides what to wait for, and `judge` compares with it.
     pub fn run(
         &mut self,
         program: &Program,

@@ -1,4 +1,4 @@
-//! When the network is quiet: what was sent has arrived. Asked of the kernel from outside (sock_diag(7)), by the connection's two
+//! Detects a quiet network: all that was sent has arrived. The kernel is queried from outside (sock_diag(7)) by the connection's two
 //! addresses, so that the processes under test are not disturbed and their sockets have no further holder.
 #![allow(unsafe_code)]
 
@@ -9,14 +9,14 @@ use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 use crate::raw;
 use crate::share::Ports;
 
-/// What is not acknowledged for so long will not be: a delayed acknowledgement takes 40 to 200 ms, and then it is late.
+/// Bytes that are not acknowledged for so long will not be: a delayed acknowledgement takes 40 to 200 ms, and may then come late.
 const ACK_NS: u64 = 300_000_000;
-/// What has not moved for so long while much is unread is held back by the receiver.
+/// Bytes that have not moved for so long while much is unread are held back by the receiver.
 const STILL_NS: u64 = 4_000_000;
 /// Much: more than programs leave unread, but for those that fill a connection on purpose.
 const MUCH: u32 = 40 << 10;
 
-/// A way to ask.
+/// A socket for queries.
 pub(crate) struct Quiet {
     socket: OwnedFd,
 }
@@ -25,7 +25,7 @@ pub(crate) struct Quiet {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct Info {
     state: u8,
-    /// Bytes that nobody has read.
+    /// Unread bytes.
     unread: u32,
     /// Bytes and FIN that the peer has not acknowledged.
     queued: u32,
@@ -64,8 +64,8 @@ impl Quiet {
         Ok(Self { socket: unsafe { OwnedFd::from_raw_fd(fd) } })
     }
 
-    /// Waits until nothing is under way on a connection. `acked`: and everything is acknowledged, too. False: the kernel holds
-    /// something back, nobody knows for how long.
+    /// Waits until nothing is in flight on a connection. `acked`: and everything is acknowledged, too. False: the kernel holds
+    /// something back for an unknown time.
     pub(crate) fn wait(&self, ports: &Ports, acked: bool) -> bool {
         let (mut seen, mut since) = (self.sample(ports), raw::now());
         loop {
@@ -78,7 +78,7 @@ impl Quiet {
                     let full = one.unread.max(other.unread) > MUCH && !acked;
                     (arrived(one, other) && arrived(other, one), full, if full { STILL_NS } else { ACK_NS })
                 }
-                // What is sent to an end that is gone is under way until a reset answers it.
+                // Bytes sent to an end that is gone are in flight until a reset answers them.
                 (Some(end), None) | (None, Some(end)) => (end.queued == 0, true, ACK_NS),
             };
             if quiet && !acked {
@@ -111,7 +111,7 @@ impl Quiet {
         (self.ask(six, client, server), self.ask(six, server, client))
     }
 
-    /// What the kernel knows of the socket with these ports, if there is one.
+    /// The kernel's data of the socket with these ports, if there is one.
     fn ask(&self, six: bool, own: u16, peer: u16) -> Option<Info> {
         let mut request = [0u8; REQUEST];
         request[..4].copy_from_slice(&(REQUEST as u32).to_ne_bytes());
@@ -142,7 +142,7 @@ impl Quiet {
         if number::<2>(answer, 4)? as u16 != BY_FAMILY {
             return None;
         }
-        // Of an end that is gone the kernel finds who listens at its port.
+        // For an end that is gone the kernel returns the listener at its port.
         info(answer).filter(|end| end.state != LISTEN)
     }
 }
@@ -179,7 +179,7 @@ fn info(answer: &[u8]) -> Option<Info> {
         }
         at += (len as usize).next_multiple_of(4);
     }
-    // A socket in TIME_WAIT has no more to tell.
+    // A socket in TIME_WAIT has no more data.
     None
 }
 
@@ -199,7 +199,7 @@ mod tests {
 
     #[test]
     fn sees_both_ends() {
-        let Ok(quiet) = Quiet::open() else { return println!("skipped: no sock_diag here") };
+        let quiet = Quiet::open().expect("sock_diag");
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let mut client = TcpStream::connect(listener.local_addr().expect("a name")).expect("a connection");
         let (_server, _) = listener.accept().expect("a connection");

@@ -1,7 +1,7 @@
 //! Programs in sequence: one step at a time, and after each everything comes to rest before the next begins.
 //!
-//! A plain run decides by the state of its threads whether a call sleeps. A wrapped one knows from the plain run what to wait for,
-//! so that nothing the library does slowly is taken for a difference, and nothing it does late is missed.
+//! A plain run decides by the state of its threads whether a call sleeps. A wrapped one takes from the plain run what to wait for, so that
+//! a slow library is not taken for a difference, and a late result is not missed.
 
 mod possible;
 mod waits;
@@ -51,7 +51,7 @@ struct Sequence<'a, 'j> {
     lingers: bool,
     /// See [`Transcript`].
     restless: Option<usize>,
-    /// The plain run no longer says what to expect.
+    /// The plain run no longer determines what to expect.
     alone: bool,
 }
 
@@ -120,7 +120,7 @@ impl Sequence<'_, '_> {
         asleep.into_iter().try_for_each(|step| self.judge_step(step))
     }
 
-    /// From this step on nobody knows what has arrived.
+    /// From this step on it is unknown what has arrived.
     fn be_restless(&mut self, step: usize) {
         self.restless.get_or_insert(step);
         self.alone = true;
@@ -130,7 +130,7 @@ impl Sequence<'_, '_> {
     fn group(&mut self, from: usize, to: usize) -> Step {
         let runnable = (from..to).all(|step| self.is_runnable(step));
         if !runnable {
-            // Held steps before it may have woken somebody.
+            // Held steps before it may have woken a thread.
             if from > 0 && self.program.steps[from - 1].held && !self.program.steps[to - 1].held {
                 self.settle(from - 1);
                 self.check_sleepers(to - 1)?;
@@ -286,7 +286,7 @@ impl Sequence<'_, '_> {
         }
     }
 
-    /// Nobody knows how far the streams of a step are that was cut off.
+    /// The positions of the streams of a step that was cut off are unknown.
     fn blind(&self, step: usize) {
         for need in self.program.needs(&self.program.steps[step].op) {
             if let Need::Produce(stream) | Need::Consume(stream) = need
@@ -297,7 +297,7 @@ impl Sequence<'_, '_> {
         }
     }
 
-    /// Whoever a step has woken goes on; the others still sleep.
+    /// Threads that a step has woken go on; the others still sleep.
     fn check_sleepers(&mut self, step: usize) -> Step {
         for (actor, blocked) in self.blocked().collect::<Vec<_>>() {
             if self.stopped[self.program.actors[actor as usize].process as usize] {
@@ -403,7 +403,7 @@ impl Sequence<'_, '_> {
         }
     }
 
-    /// Tells every actor that waits for a step to end.
+    /// Gives every actor that waits for a step the command to end.
     fn dismiss(&mut self) {
         for process in 0..self.program.processes.len() {
             let Some(main) = self.program.main_of(process as u8) else { continue };

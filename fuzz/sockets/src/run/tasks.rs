@@ -34,7 +34,7 @@ pub(crate) fn state(process: i32, thread: i32) -> u8 {
     Eye::default().state(process, thread)
 }
 
-/// Whether a process is there and not just waiting to be waited for.
+/// Whether a process exists and is no zombie.
 pub(crate) fn lives(process: i32) -> bool {
     !matches!(state(process, process), b'Z' | b'X')
 }
@@ -74,7 +74,7 @@ pub(crate) fn kill_thread(process: i32, thread: i32, signal: i32) {
     unsafe { libc::syscall(libc::SYS_tgkill, process, thread, signal) };
 }
 
-/// What every thread of a process does right now.
+/// The present state of every thread of a process.
 pub(crate) fn describe(process: i32) -> String {
     let mut text = String::new();
     let Ok(tasks) = fs::read_dir(format!("/proc/{process}/task")) else {

@@ -1,4 +1,4 @@
-//! What a run gave: each step, and how the processes ended.
+//! The result of a run: each step, and how the processes ended.
 
 use serde::{Deserialize, Serialize};
 
@@ -31,7 +31,7 @@ pub enum Trouble {
     Stuck {
         /// Which.
         step: usize,
-        /// What everybody does.
+        /// The state of every thread.
         threads: String,
     },
     /// A process is gone that should be there.
@@ -59,9 +59,9 @@ pub struct Transcript {
     pub entries: Vec<Entry>,
     /// How the processes ended: exit status, or 1000 and the signal. None for those that were killed at the end.
     pub ends: Vec<Option<i32>>,
-    /// The steps from here on were not made: plain they wait for something that never comes.
+    /// The steps from here on were not made: in the plain run they wait for something that never comes.
     pub cut: Option<usize>,
-    /// From this step on nobody knows what has arrived, for the kernel holds something back.
+    /// From this step on it is unknown what has arrived, since the kernel holds something back.
     pub restless: Option<usize>,
     /// It went another way than the plain one, by a rule.
     pub apart: bool,

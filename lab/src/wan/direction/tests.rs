@@ -55,7 +55,7 @@ fn settings(assignments: &[&str]) -> Settings {
     settings
 }
 
-/// Everything that arrives, each with its time: the clock jumps to where `next` says.
+/// Everything that arrives, each with its time: the clock jumps to the time of `next`.
 fn arrivals(line: &mut Direction<Vec<u8>>) -> Vec<(u64, Vec<u8>)> {
     let mut out = Vec::new();
     let mut now = 0;

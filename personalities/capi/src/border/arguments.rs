@@ -13,7 +13,7 @@ use crate::object::{Kind, Object, Room};
 use crate::op::{Op, Posted};
 use crate::runtime::Runtime;
 
-/// A handler of C's, and what it is called with.
+/// A handler of C's, and its argument.
 #[derive(Clone, Copy)]
 pub(super) struct Call {
     function: unsafe extern "C" fn(*mut c_void, u64, i64),
@@ -31,7 +31,7 @@ impl Call {
         function.map(|function| Self { function, user })
     }
 
-    /// Calls it with a result; of a failure with its code, whose text is this thread's last.
+    /// Calls it with a result, or with the code of a failure, whose text becomes the last one of this thread.
     pub(super) fn call(self, handle: u64, result: Result<i64, Failure>) {
         let result = result.unwrap_or_else(|failure| i64::from(note(failure)));
         // SAFETY: the program gave us the function and vouches that it may be called with what it gave beside it.
@@ -73,7 +73,7 @@ fn no_memory(len: usize) -> Failure {
     Failure::new(MDG_EINVAL, format!("the buffer is NULL, or cannot have {len} bytes"))
 }
 
-/// Where a result goes.
+/// The place for a result.
 pub(super) struct Place<T>(*mut T);
 
 impl<T> Place<T> {
@@ -125,7 +125,7 @@ pub(super) unsafe fn descriptor<'a>(fd: c_int) -> Result<BorrowedFd<'a>, Failure
     Ok(unsafe { BorrowedFd::borrow_raw(fd) })
 }
 
-/// How long to wait: what was computed of a time that has passed is not taken for a time without end.
+/// How long to wait: a negative time that was computed from a deadline in the past is not taken as a time without end.
 #[inline]
 pub(super) fn time(ns: i64) -> Result<i64, Failure> {
     if ns < MDG_FOREVER { Err(no_time(ns)) } else { Ok(ns) }
@@ -136,8 +136,8 @@ fn no_time(ns: i64) -> Failure {
     Failure::new(MDG_EINVAL, format!("{ns} ns is less than no time, and not MDG_FOREVER"))
 }
 
-/// Opens something for the program, whose handle goes to `at`. Room for the handle comes first, so that nothing is made, or taken from a
-/// peer, that has no handle then.
+/// Opens something for the program. Its handle goes to `at`. Room for the handle is reserved first, so that nothing is made, or taken from
+/// a peer, without a handle.
 ///
 /// # Safety
 /// A handle may be written to `at`, unless it is null.
@@ -172,7 +172,7 @@ pub(super) enum How {
     Keep(Kept),
 }
 
-/// Where the handle of an operation goes, and room for it.
+/// The place for the handle of an operation, and room for it.
 pub(super) struct Kept {
     place: Place<u64>,
     room: Room,

@@ -79,7 +79,7 @@ pub unsafe extern "C" fn mdg_watch_open(
         };
         // SAFETY: the program vouches for its pointers.
         let handle = unsafe { opened::<Watch>(watch, "`watch`", make) }?;
-        // Nobody set it before; events that come first are told again.
+        // It is set once; events that come before are reported again.
         let _ = own.set(handle);
         Ok(MDG_OK)
     })
@@ -122,7 +122,7 @@ pub unsafe extern "C" fn mdg_timer_open(
         };
         // SAFETY: the program vouches for its pointers.
         let handle = unsafe { opened::<Timer>(timer, "`timer`", make) }?;
-        // Nobody set it before, and the timer has not run out yet.
+        // It is set once, and the timer has not run out yet.
         let _ = own.set(handle);
         with(handle, Lane::Main, |timer: &Timer| {
             timer.start();
@@ -185,10 +185,10 @@ pub extern "C" fn mdg_set_spin(runtime: mdg_runtime, ns: u64) -> c_int {
     })
 }
 
-/// What a budget for spinning is bounded to: longer ones do not fit the reckoning of waiters.
+/// The limit of a budget for spinning: a longer one overflows the arithmetic of waiters.
 const MOST_SPIN_NS: u64 = 1_000_000_000;
 
-/// What calls a handler with a handle that is not known yet, and where that goes.
+/// Calls a handler with a handle that is not known yet; and the place for that handle.
 fn called(handler: mdg_handler, user: *mut c_void) -> Result<(Called, Arc<OnceLock<u64>>), Failure> {
     let call = Call::new(handler, user).ok_or_else(|| Failure::new(MDG_EINVAL, "`handler` is NULL"))?;
     let own = Arc::new(OnceLock::new());

@@ -1,4 +1,4 @@
-//! What every call goes through: it is refused in a forked child, and nothing unwinds out of it.
+//! The wrapper of every call: the call is refused in a forked child, and nothing unwinds out of it.
 
 use core::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -8,7 +8,7 @@ use crate::codes::{MDG_EFORKED, MDG_EINTERNAL};
 use crate::failure::{Failure, note};
 use crate::fork;
 
-/// Runs a call that gives a number of 0 or more; what failed is noted, and its code given.
+/// Runs a call that returns a number of 0 or more. A failure is recorded, and its code returned.
 #[inline]
 pub(super) fn count(run: impl FnOnce() -> Result<i64, Failure>) -> i64 {
     if fork::is_child() {
@@ -21,13 +21,13 @@ pub(super) fn count(run: impl FnOnce() -> Result<i64, Failure>) -> i64 {
     }
 }
 
-/// The same for one that gives a small number, such as 0.
+/// The same for a call that returns a small number, such as 0.
 #[inline]
 pub(super) fn status(run: impl FnOnce() -> Result<c_int, Failure>) -> c_int {
     count(|| run().map(i64::from)) as c_int
 }
 
-/// From now on panics are told as errors only: the program's stderr is not the place for them.
+/// From now on panics are reported as errors only, and not on the program's stderr.
 pub(super) fn be_quiet() {
     static QUIET: Once = Once::new();
     QUIET.call_once(|| std::panic::set_hook(Box::new(|_| {})));

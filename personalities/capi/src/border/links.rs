@@ -9,7 +9,7 @@ use super::types::{mdg_acceptor, mdg_link, mdg_runtime};
 use crate::codes::{MDG_ETIMEDOUT, MDG_OK};
 use crate::dial::dial;
 use crate::failure::Failure;
-use crate::link::Link;
+use crate::link::VLinkHandle;
 use crate::listeners::Listeners;
 use crate::object::{Object, with};
 use crate::runtime::Runtime;
@@ -79,10 +79,10 @@ pub unsafe extern "C" fn mdg_accept(acceptor: mdg_acceptor, timeout_ns: i64, lin
         let arrival = listeners.runtime.wait(&slot, timeout_ns).or_else(|| listeners.give_up(&slot));
         let late = || Err(Failure::new(MDG_ETIMEDOUT, format!("nobody connected to {} in time", listeners.address)));
         let api = arrival.unwrap_or_else(late)?;
-        Ok(Object::Link(Box::new(Link { runtime: Arc::clone(&listeners.runtime), api, choice: None })))
+        Ok(Object::Link(Box::new(VLinkHandle { runtime: Arc::clone(&listeners.runtime), api, choice: None })))
     };
     // SAFETY: the program vouches for its pointers.
-    status(|| unsafe { opened::<Link>(link, "`link`", make) }.map(|_| MDG_OK))
+    status(|| unsafe { opened::<VLinkHandle>(link, "`link`", make) }.map(|_| MDG_OK))
 }
 
 /// Connects to an address (see mdg_listen()) or a card (see mdg_serve()), waits at most `timeout_ns` nanoseconds (MDG_FOREVER: until it
@@ -107,10 +107,10 @@ pub unsafe extern "C" fn mdg_connect(
         let made = runtime.wait(&slot, timeout_ns).or_else(|| dial.give_up(&slot));
         let late = || Err(Failure::new(MDG_ETIMEDOUT, format!("cannot connect to {to}: it was not decided in time")));
         let (api, choice) = made.unwrap_or_else(late)?;
-        Ok(Object::Link(Box::new(Link { runtime, api, choice })))
+        Ok(Object::Link(Box::new(VLinkHandle { runtime, api, choice })))
     };
     // SAFETY: the program vouches for its pointers.
-    status(|| unsafe { opened::<Link>(link, "`link`", make) }.map(|_| MDG_OK))
+    status(|| unsafe { opened::<VLinkHandle>(link, "`link`", make) }.map(|_| MDG_OK))
 }
 
 /// Reads into `buf`, up to `len` bytes: waits until there is at least one, at most `timeout_ns` nanoseconds (MDG_FOREVER: without end;
@@ -125,7 +125,7 @@ pub unsafe extern "C" fn mdg_read(link: mdg_link, buf: *mut c_void, len: usize, 
     count(|| {
         // SAFETY: the program vouches for its buffer until this returns, and nobody looks at it after.
         let (piece, timeout_ns) = (unsafe { memory(buf, len) }?, time(timeout_ns)?);
-        with(link, Lane::Main, |link: &Link| link.read(piece, timeout_ns))
+        with(link, Lane::Main, |link: &VLinkHandle| link.read(piece, timeout_ns))
     })
 }
 
@@ -139,6 +139,6 @@ pub unsafe extern "C" fn mdg_write(link: mdg_link, buf: *const c_void, len: usiz
     count(|| {
         // SAFETY: the program vouches for its buffer until this returns, and nobody looks at it after.
         let (piece, timeout_ns) = (unsafe { memory(buf, len) }?, time(timeout_ns)?);
-        with(link, Lane::Second, |link: &Link| link.write(piece, timeout_ns))
+        with(link, Lane::Second, |link: &VLinkHandle| link.write(piece, timeout_ns))
     })
 }

@@ -1,4 +1,4 @@
-//! The exported functions. Here, and only here, pointers of C's are looked behind.
+//! The exported functions. Pointers from C are dereferenced only here.
 
 mod arguments;
 pub mod circuits;

@@ -12,7 +12,7 @@ use super::types::{mdg_acceptor, mdg_handle, mdg_handler, mdg_link, mdg_op, mdg_
 use crate::codes::MDG_OK;
 use crate::dial::{Made, dial};
 use crate::failure::Failure;
-use crate::link::{Link, named};
+use crate::link::{VLinkHandle, named};
 use crate::listeners::Arrival;
 use crate::object::{Object, Room, ending, with};
 use crate::op::{Op, Outcome, Posted};
@@ -41,7 +41,7 @@ pub unsafe extern "C" fn mdg_post_read(
         let how = one_of(Call::new(handler, user), op)?;
         // SAFETY: the program vouches for its buffer until the operation is over.
         let piece = unsafe { memory(buf, len) }?;
-        with(link, Lane::Main, |at: &Link| {
+        with(link, Lane::Main, |at: &VLinkHandle| {
             match how {
                 How::Keep(kept) => {
                     let posted = Posted::Read(at.api.clone(), at.api.read_lent(piece).into_owned());
@@ -78,7 +78,7 @@ pub unsafe extern "C" fn mdg_post_write(
         let how = one_of(Call::new(handler, user), op)?;
         // SAFETY: the program vouches for its buffer until the operation is over.
         let piece = unsafe { memory(buf, len) }?;
-        with(link, Lane::Second, |at: &Link| {
+        with(link, Lane::Second, |at: &VLinkHandle| {
             match how {
                 How::Keep(kept) => {
                     let posted = Posted::Write(at.api.clone(), at.api.write_lent(piece).into_owned(), len);
@@ -183,14 +183,14 @@ pub unsafe extern "C" fn mdg_post_close(
 ) -> c_int {
     status(|| {
         let how = one_of(Call::new(handler, user), op)?;
-        with(link, Lane::Main, |at: &Link| {
+        with(link, Lane::Main, |at: &VLinkHandle| {
             match how {
                 How::Keep(kept) => {
                     let slot = Slot::new();
                     // SAFETY: the program vouches for its pointers.
                     unsafe { kept.give(&at.runtime, Posted::Close(Arc::clone(&slot))) }?;
                     at.api.close_with(Handler::new(move |(), ()| {
-                        Then::Keep(Arc::clone(&slot)).tell(());
+                        Then::Keep(Arc::clone(&slot)).complete(());
                     }));
                 }
                 How::Call(call) => at.api.close_with(Handler::new(move |(), ()| call.call(link, Ok(0)))),
@@ -261,9 +261,9 @@ fn number(runtime: &Arc<Runtime>, outcome: Result<Outcome, Failure>) -> Result<i
     match outcome? {
         Outcome::Count(count) => Ok(count),
         Outcome::Link(api, choice) => {
-            let link = Link { runtime: Arc::clone(runtime), api, choice };
+            let link = VLinkHandle { runtime: Arc::clone(runtime), api, choice };
             // Handles are below 2^63.
-            Room::take()?.fill::<Link>(Object::Link(Box::new(link))).map(mdg_handle::cast_signed)
+            Room::take()?.fill::<VLinkHandle>(Object::Link(Box::new(link))).map(mdg_handle::cast_signed)
         }
     }
 }

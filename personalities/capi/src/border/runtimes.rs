@@ -62,7 +62,7 @@ pub extern "C" fn mdg_close(handle: mdg_handle) -> c_int {
             Object::Op(op) => {
                 let mut asked = op.ask()?;
                 take(handle)?;
-                // What it came to is nobody's concern any more.
+                // Its result is dropped.
                 let _ = asked.cancel();
             }
             Object::Unpacking(unpacking) => {
@@ -79,7 +79,7 @@ pub extern "C" fn mdg_close(handle: mdg_handle) -> c_int {
     })
 }
 
-/// What an object does at its end, once its handle is gone.
+/// Ends an object whose handle is gone.
 fn end(object: &Object) {
     match object {
         Object::Link(link) => {
@@ -105,7 +105,7 @@ fn close_runtime(handle: mdg_handle, runtime: &Arc<Runtime>) -> Result<c_int, Fa
     runtime.shut();
     let its = || all().into_iter().filter_map(|handle| Some((handle, any(handle).ok()?)));
     let its = || its().filter(|(_, object)| Arc::ptr_eq(object.runtime(), runtime));
-    // First of all links: one whose other end is here, too, is not to tell of the end of that.
+    // All links refuse first: if both ends of a link are here, the one must not report the end of the other.
     for (_, object) in its() {
         if let Object::Link(link) = &*object {
             link.api.refuse();

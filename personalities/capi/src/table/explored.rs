@@ -20,7 +20,7 @@ struct Given {
     closed: u32,
 }
 
-/// What is told of an object, whatever becomes of it.
+/// The record of an object, which outlives it.
 #[derive(Default)]
 struct Fate {
     /// Threads that use it at this moment.
@@ -89,7 +89,7 @@ impl World {
         let Some(object) = self.table.enter(handle, lane) else { return };
         assert!(!was_closed, "handle {handle:#x} is found after it was closed");
         assert_eq!(object.number, number, "handle {handle:#x} finds another object");
-        // Kept, so that an object dropped too early is told of and not looked into.
+        // The record is kept, so that an object that is dropped too early is reported and not dereferenced.
         let fate = Arc::clone(&object.fate);
         fate.users.fetch_add(1, Order::SeqCst);
         (0..thread_rng().gen_range(0..4)).for_each(|_| thread::yield_now());
@@ -97,7 +97,7 @@ impl World {
         fate.users.fetch_sub(1, Order::SeqCst);
     }
 
-    /// From outside, or by who is inside.
+    /// By a thread outside, or by one inside.
     fn close(&self, handle: u64) {
         let taken = if thread_rng().gen_range(0..2) == 0 {
             self.table.take(handle)
@@ -135,7 +135,7 @@ impl World {
         self.table.handles().into_iter().for_each(|handle| self.close(handle));
     }
 
-    /// Nobody is inside any more: what is closed is gone, and every place is where it belongs.
+    /// No thread is inside any more: every closed object is gone, and every place is on its list.
     fn is_whole(&self) {
         let live = self.table.handles();
         let given = self.given.lock().unwrap();

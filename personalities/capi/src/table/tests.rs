@@ -24,7 +24,7 @@ fn old_and_made_up_handles_find_nothing() {
     assert!(a != b && NUMBERS.take(b));
 }
 
-/// Tells when it is dropped, and whether it was before.
+/// Records its drop, and whether it was dropped before.
 struct DropFlag(Arc<AtomicBool>);
 
 impl Drop for DropFlag {
@@ -47,7 +47,7 @@ fn an_object_stays_while_somebody_is_inside() {
     assert!(gone.load(Ordering::SeqCst));
 }
 
-/// Who is inside for a moment with an old handle keeps a later one from being reaped, and reaps it when he leaves.
+/// A thread inside with an old handle delays the reaping of a later one, and reaps it when it leaves.
 #[test]
 fn who_leaves_reaps_what_he_kept_from_being_reaped() {
     let (table, gone) = (Table::new(), Arc::new(AtomicBool::new(false)));

@@ -1,4 +1,4 @@
-//! How a domain is opened and closed, and what is opened from it.
+//! Opens and closes domains, and opens objects from them.
 
 use std::ffi::{c_int, c_void};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -67,7 +67,7 @@ unsafe extern "C" fn close(domain: *mut Fid) -> c_int {
 
 unsafe extern "C" fn bind(domain: *mut Fid, other: *mut Fid, _flags: u64) -> c_int {
     guard(-EIO, || {
-        // SAFETY: live objects of ours; the class says what `other` is.
+        // SAFETY: live objects of ours; the class gives the type of `other`.
         unsafe {
             if class(other) != CLASS_EQ {
                 return -EINVAL;

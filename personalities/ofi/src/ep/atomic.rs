@@ -53,7 +53,7 @@ struct Described {
     silent: bool,
 }
 
-/// What it works with. Each is lent until the operation is over.
+/// The buffers of an operation. Each is lent until the operation is over.
 struct Operands {
     operand: Pieces,
     compare: Option<Pieces>,
@@ -123,13 +123,13 @@ unsafe fn of<'a>(ep: *mut EpFid) -> (&'a Ep, u64) {
     (ep, ep.tx_flags.load(Ordering::Relaxed))
 }
 
-/// What is done to what, if we can.
+/// The operation and its datatype, if we support them.
 fn kind(datatype: u32, op: u32) -> Result<(AtomicOp, AtomicType), i32> {
     let found = AtomicOp::from_number(op).zip(AtomicType::from_number(datatype));
     found.filter(|&(op, of)| is_supported(op, of)).ok_or(EOPNOTSUPP)
 }
 
-/// Where, and what becomes of it.
+/// The target of an operation, and its completion.
 struct Call {
     peer: Addr,
     at: u64,
@@ -358,7 +358,7 @@ unsafe extern "C" fn compwritemsg(
     unsafe { message(ep, msg, flags, Some(compare), Some(result)) }
 }
 
-/// Does what a description says. We told that there may be one remote piece.
+/// Does the operation of a description. We report a limit of one remote piece.
 ///
 /// # Safety
 /// As for [`run`]; the description is null or whole.

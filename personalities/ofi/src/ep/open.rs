@@ -84,7 +84,7 @@ fn front(context: *mut c_void) -> EpFid {
 
 fn state_of(link: Endpoint, caps: u64, state: &State) -> EpState {
     for region in &state.regions {
-        // Refused where an endpoint before this one exposed it: the domain saw to it that keys differ.
+        // Refused if an earlier endpoint exposed it: the domain ensures that keys differ.
         let _ = link.expose(*region);
     }
     EpState {
@@ -123,7 +123,7 @@ unsafe extern "C" fn close(ep: *mut Fid) -> c_int {
 
 unsafe extern "C" fn bind(ep: *mut Fid, other: *mut Fid, flags: u64) -> c_int {
     guard(-EIO, || {
-        // SAFETY: live objects of ours; the class says what `other` is.
+        // SAFETY: live objects of ours; the class gives the type of `other`.
         unsafe {
             let inner = EpObject::of(ep);
             let domain = &inner.shared.domain;

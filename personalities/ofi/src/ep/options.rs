@@ -26,7 +26,7 @@ pub(super) static OPS: EpOps = EpOps {
     tx_size_left: size_left,
 };
 
-/// A buffer for many messages is given back when fewer bytes are free, unless somebody says otherwise.
+/// A buffer for many messages is given back when fewer bytes are free, unless the program sets another number.
 pub(super) const MIN_MULTI_RECV: usize = 64;
 
 unsafe extern "C" fn cancel(ep: *mut Fid, context: *mut c_void) -> isize {

@@ -1,4 +1,4 @@
-//! Receiving messages, and looking for them.
+//! Receives messages, and probes for them.
 
 use madrigal_message::endpoint::{Claim, Receive, Seen, Wanted};
 use madrigal_sys::piece::Piece;
@@ -22,7 +22,7 @@ pub(super) struct Incoming {
 }
 
 impl Ep {
-    /// Posts a buffer, or looks for a message, as the flags say.
+    /// Posts a buffer, or probes for a message, by the flags.
     #[inline]
     pub(super) fn receive(&self, message: &Incoming, parts: &[Piece]) -> Result<(), i32> {
         if message.flags & (PEEK | CLAIM | DISCARD) != 0 {
@@ -74,7 +74,7 @@ impl EpState {
         }
     }
 
-    /// Looks for a message, and tells what there is.
+    /// Probes for a message, and reports the result.
     fn peek(&mut self, message: &Incoming, queues: &mut Queues) -> Result<(), i32> {
         let wanted = Wanted { from: self.source(message.from)?, tag: message.tag, ignore: message.ignore };
         let seen = if message.flags & (CLAIM | DISCARD) != 0 {
@@ -91,13 +91,13 @@ impl EpState {
             self.link.peek(&wanted)
         };
         match seen {
-            Some(seen) => self.tell_seen(message, &seen, queues),
-            None => self.tell_none(message, queues),
+            Some(seen) => self.report_seen(message, &seen, queues),
+            None => self.report_none(message, queues),
         }
         Ok(())
     }
 
-    fn tell_seen(&mut self, message: &Incoming, seen: &Seen, queues: &mut Queues) {
+    fn report_seen(&mut self, message: &Incoming, seen: &Seen, queues: &mut Queues) {
         let data = if seen.data.is_some() { REMOTE_CQ_DATA } else { 0 };
         let completion = CqEntry {
             op_context: message.context,
@@ -111,7 +111,7 @@ impl EpState {
         self.bindings.file_peek(completion, from, None, queues);
     }
 
-    fn tell_none(&mut self, message: &Incoming, queues: &mut Queues) {
+    fn report_none(&mut self, message: &Incoming, queues: &mut Queues) {
         let completion = CqEntry {
             op_context: message.context,
             flags: self.request(message).flags,

@@ -24,7 +24,7 @@ pub(super) static OPS: RmaOps =
 
 const FAILED: isize = -(EIO as isize);
 
-/// Where in whose memory, and what becomes of it.
+/// The peer, the place in its memory, and the completion.
 struct Remote {
     peer: Addr,
     at: u64,
@@ -208,7 +208,7 @@ unsafe extern "C" fn injectdata(
     })
 }
 
-/// Reads a description. We told that there may be one remote piece.
+/// Reads a description. We report a limit of one remote piece.
 ///
 /// # Safety
 /// Null or whole; the buffers are lent until the operation is over.

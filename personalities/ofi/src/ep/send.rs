@@ -1,4 +1,4 @@
-//! Sending messages, and what every operation on a peer begins with.
+//! Sends messages; and the first steps of every operation on a peer.
 
 use madrigal_message::endpoint::{PeerId, PostError, Posted, Send};
 use madrigal_sys::piece::{self, Piece};
@@ -18,7 +18,7 @@ pub(super) struct Outgoing {
     pub(super) tag: Option<u64>,
     pub(super) data: u64,
     pub(super) context: usize,
-    /// Flags of the operation; [`REMOTE_CQ_DATA`] says that `data` counts.
+    /// Flags of the operation; with [`REMOTE_CQ_DATA`] `data` counts.
     pub(super) flags: u64,
     /// One of the calls that never complete.
     pub(super) silent: bool,
@@ -58,14 +58,14 @@ impl EpState {
         };
         let posted = self.link.send(&send);
         if posted == Err(PostError::Again) {
-            self.tell_stall(to);
+            self.report_stall(to);
         }
         self.posted(posted, token, &request, queues)
     }
 
-    /// Tells the user what waits, once nothing could be sent for long.
+    /// Reports to the user what waits, once nothing could be sent for long.
     #[cold]
-    fn tell_stall(&self, to: PeerId) {
+    fn report_stall(&self, to: PeerId) {
         if let Some(stall) = self.link.stalled(to) {
             crate::worker::complain_of(self.link.worker().address().id, &stall);
         }
@@ -87,7 +87,7 @@ impl EpState {
         self.bindings.requests.insert(request) as u64
     }
 
-    /// Files what came of posting an operation.
+    /// Files the result of posting an operation.
     #[inline]
     pub(super) fn posted(
         &mut self,

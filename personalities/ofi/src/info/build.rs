@@ -30,7 +30,7 @@ pub(super) fn info(wanted: &Wanted) -> Option<*mut Info> {
 }
 
 fn fill(info: Zeroed<Info>, wanted: &Wanted) -> Option<()> {
-    // SAFETY: just allocated, zero bytes are a valid value of it, and nobody else knows it yet.
+    // SAFETY: just allocated, zero bytes are a valid value of it, and there is no other reference to it yet.
     let info = unsafe { &mut *info.as_ptr() };
     info.caps = wanted.caps;
     info.addr_format = wanted.addr_format;
@@ -173,7 +173,7 @@ fn copy(bytes: Option<&[u8]>) -> Option<(*mut c_void, usize)> {
 }
 
 fn forget<T>(name: *mut c_char) -> Option<T> {
-    // SAFETY: it came from strdup, and nobody else got it.
+    // SAFETY: it came from strdup, and there is no other pointer to it.
     unsafe { libc::free(name.cast()) };
     None
 }

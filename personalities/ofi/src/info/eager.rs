@@ -1,18 +1,18 @@
-//! How much a program is told it may inject.
+//! The inject size that a program gets.
 //!
-//! MPICH sends whatever may be injected at once, before it looks at its own eager threshold, and receives no more than that threshold at
-//! once: where a user sets it below what a provider injects, messages between the two sizes arrive cut off. So such a user is told of no
-//! more than the threshold.
+//! MPICH injects whatever may be injected, before it checks its own eager threshold, and receives no more than that threshold at once. If a
+//! user sets the threshold below the inject size, messages between the two sizes arrive truncated. So the reported size is at most the
+//! threshold.
 
 use std::ffi::OsString;
 
 use super::offered::INJECT;
 
-/// The names MPICH knows the threshold by.
+/// MPICH's names of the threshold.
 const THRESHOLDS: [&str; 3] =
     ["MPICH_CH4_OFI_EAGER_THRESHOLD", "MPIR_PARAM_CH4_OFI_EAGER_THRESHOLD", "MPIR_CVAR_CH4_OFI_EAGER_THRESHOLD"];
 
-/// So many bytes.
+/// The inject size to report, in bytes.
 pub(super) fn most() -> usize {
     most_of(|name| std::env::var_os(name))
 }

@@ -1,4 +1,4 @@
-//! Whether we can give what somebody hopes for.
+//! Checks whether the hints can be fulfilled.
 
 use std::ffi::{CStr, c_char, c_int};
 
@@ -84,7 +84,7 @@ pub(super) unsafe fn read(version_asked: u32, hints: Option<&Info>) -> Option<Wa
     fits.then_some(wanted)
 }
 
-/// What of the capabilities asked for is given, with those they imply; `None`: one is missing.
+/// The capabilities that are given for the requested ones, with those they imply; `None`: one is missing.
 fn caps(asked: u64) -> Option<u64> {
     use crate::abi::flags::{ATOMIC, MSG, READ, RECV, REMOTE_READ, REMOTE_WRITE, RMA, SEND, TAGGED, WRITE};
     if asked & !CAPS != 0 {
@@ -168,7 +168,7 @@ unsafe fn domain(attr: &DomainAttr, wanted: &mut Wanted) -> bool {
         && attr.caps & !super::offered::DOMAIN_CAPS == 0
 }
 
-/// How memory will be registered: we ask for nothing, but callers of the first interface name one of two ways.
+/// How memory will be registered: we require nothing, but callers of the first interface name one of two ways.
 fn registration(asked: c_int, default: c_int) -> c_int {
     match asked {
         MR_BASIC => MR_BASIC,

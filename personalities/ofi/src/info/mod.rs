@@ -16,8 +16,8 @@ pub(crate) use build::NAME;
 pub(crate) use hints::bytes;
 pub(crate) use offered::{INJECT, MAX_MESSAGE, PIECES, QUEUE};
 
-/// `fi_getinfo`, called by libfabric with what the program asks for, once for each of its own programs and again for its utility
-/// providers, which ask for kinds of endpoints we do not have: those are refused without a word.
+/// `fi_getinfo`. libfabric calls it with the program's request, and again for its utility providers, which request kinds of endpoints that
+/// we do not have: these requests are refused without a log line.
 pub(crate) unsafe extern "C" fn getinfo(
     version: u32,
     node: *const c_char,
@@ -31,7 +31,7 @@ pub(crate) unsafe extern "C" fn getinfo(
             return -EINVAL;
         }
         if madrigal::fabric::is_asking() {
-            // Our own driver asks for providers below us.
+            // Our own driver requests providers below us.
             return -ENODATA;
         }
         // SAFETY: libfabric passes null or structures that live during the call, linked as its manual says.

@@ -1,8 +1,8 @@
-//! What is offered, and what of it was asked for.
+//! What is offered, and which part of it was requested.
 
 use std::ffi::c_int;
 
-/// Capabilities a caller gets only if he asks for them, or asks for nothing.
+/// Capabilities that a caller gets only if it requests them, or if it requests none.
 pub(super) const PRIMARY: u64 = {
     use crate::abi::flags::{ATOMIC, DIRECTED_RECV, MSG, RMA, TAGGED};
     MSG | RMA | TAGGED | ATOMIC | DIRECTED_RECV
@@ -21,12 +21,12 @@ pub(super) const SECONDARY: u64 = {
 pub(super) const DOMAIN_CAPS: u64 = crate::abi::flags::LOCAL_COMM | crate::abi::flags::REMOTE_COMM;
 /// Everything.
 pub(crate) const CAPS: u64 = PRIMARY | MODIFIERS | SECONDARY;
-/// What a sending side can have of it.
+/// The part for a sending side.
 pub(crate) const TX_CAPS: u64 = {
     use crate::abi::flags::{ATOMIC, MSG, READ, RMA, RMA_PMEM, SEND, TAGGED, WRITE};
     MSG | RMA | TAGGED | ATOMIC | SEND | READ | WRITE | RMA_PMEM
 };
-/// What a receiving side can have of it.
+/// The part for a receiving side.
 pub(crate) const RX_CAPS: u64 = {
     use crate::abi::flags::{
         ATOMIC, DIRECTED_RECV, MSG, MULTI_RECV, RECV, REMOTE_READ, REMOTE_WRITE, RMA, RMA_PMEM, SOURCE, TAGGED,
@@ -34,7 +34,7 @@ pub(crate) const RX_CAPS: u64 = {
     MSG | RMA | TAGGED | ATOMIC | DIRECTED_RECV | RECV | REMOTE_READ | REMOTE_WRITE | RMA_PMEM | SOURCE | MULTI_RECV
 };
 
-/// Bytes that `fi_inject` and its kin take; who was told less, by [`super::eager`], gets no less.
+/// Bytes that `fi_inject` and its kin take, also where [`super::eager`] reported fewer.
 pub(crate) const INJECT: usize = 64 << 10;
 /// Pieces a buffer may have.
 pub(crate) const PIECES: usize = 16;
@@ -46,10 +46,10 @@ pub(crate) const QUEUE: usize = 4096;
 pub(crate) const OBJECTS: usize = 1 << 15;
 /// The order that is kept: messages of one sender, and atomics of one origin.
 pub(crate) const ORDER: u64 = crate::abi::flags::ORDER_SAS | crate::abi::flags::ORDER_ATOMIC;
-/// The form of addresses nobody asked for another: ours, with every address of a host.
+/// The format of addresses if no other one was requested: ours, with every address of a host.
 pub(crate) const OWN_FORMAT: u32 = 1 << 31 | 0x4d41;
 
-/// What was asked for, after the hints were looked through.
+/// The request, after the hints were checked.
 pub(super) struct Wanted {
     pub(super) caps: u64,
     pub(super) addr_format: u32,

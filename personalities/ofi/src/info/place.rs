@@ -1,7 +1,7 @@
 //! Addresses named by node and service, as `fi_getinfo` and `fi_av_insertsvc` take them.
 //!
-//! They name a host and a port; who lives there is asked ([`crate::lookup`]). Programs that exchange what `fi_getname` gives them need
-//! none of it.
+//! They name a host and a port; the node there is found by a query ([`crate::lookup`]). Programs that exchange the results of `fi_getname`
+//! do not need this.
 
 use std::ffi::{CStr, CString, c_char};
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -20,7 +20,7 @@ pub(crate) unsafe fn text<'a>(at: *const c_char) -> Option<&'a CStr> {
     (!at.is_null()).then(|| unsafe { CStr::from_ptr(at) })
 }
 
-/// Adds source and target to what is wanted.
+/// Adds source and target to the request.
 pub(super) fn find(wanted: &mut Wanted, names: (Option<&CStr>, Option<&CStr>), flags: u64) -> Result<(), i32> {
     let (node, service) = names;
     if node.is_some() || service.is_some() {
@@ -63,7 +63,7 @@ pub(crate) fn resolve(node: Option<&CStr>, service: Option<&CStr>, digits: bool)
     }
 }
 
-/// Asks the C library for the first IPv4 address of a name.
+/// Resolves a name to its first IPv4 address by the C library.
 fn lookup(node: &CStr) -> Result<Ipv4Addr, i32> {
     let name = CString::from(node);
     // SAFETY: all bytes zero is a valid addrinfo.

@@ -14,7 +14,7 @@ pub(crate) struct AvState {
     pub(crate) version: u64,
     /// Endpoints bound to it.
     pub(crate) users: usize,
-    /// Who lives at these places, is being asked: by number.
+    /// The queries for the nodes at places, by number.
     questions: Vec<(usize, Question)>,
 }
 
@@ -49,7 +49,7 @@ impl AvState {
         self.names.get(at as usize)?.as_ref()
     }
 
-    /// Whether it is being asked who lives there.
+    /// Whether a query for the node there is under way.
     pub(crate) fn asks(&self, at: usize) -> bool {
         self.questions.iter().any(|(asked, _)| *asked == at)
     }

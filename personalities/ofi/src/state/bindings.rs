@@ -1,4 +1,4 @@
-//! The operations of an endpoint that are under way, and where their ends are told.
+//! The operations of an endpoint that are under way, and the queues and counters for their completions.
 
 use madrigal_message::endpoint::{Completion, Kind, Status};
 
@@ -40,27 +40,27 @@ pub(crate) struct Request {
     pub(crate) context: usize,
     /// Flags of its completion.
     pub(crate) flags: u64,
-    /// Whether success is told by the completion queue; failure always is.
+    /// Whether success is reported by the completion queue; failure always is.
     pub(crate) tell: bool,
     pub(crate) role: Role,
 }
 
-/// The token of operations of which we want to hear nothing.
+/// The token of operations without a completion.
 pub(crate) const NO_REQUEST: u64 = u64::MAX;
 
-/// What an endpoint must know to file the end of an operation.
+/// The data of an endpoint that is needed to file the end of an operation.
 pub(crate) struct Bindings {
     pub(crate) requests: Slab<Request>,
     /// Operations under way that others can see: all but receives.
     pub(crate) outgoing: usize,
-    /// Where the address of a peer stands in the address vector.
+    /// By peer, the place of its address in the address vector.
     pub(crate) names: Vec<Addr>,
     /// Completion queues of each direction.
     pub(crate) tx_cq: Option<usize>,
     pub(crate) rx_cq: Option<usize>,
     /// Counters by [`Role`].
     pub(crate) cntrs: [Option<usize>; Role::COUNT],
-    /// The number of what the user was told of the peer that was lost last.
+    /// The number of the text that the user got about the last lost peer.
     pub(crate) why: Option<i32>,
 }
 
@@ -110,7 +110,7 @@ impl Bindings {
         queues.push(self.rx_cq, Entry { completion, from: self.name(done), failure: None });
     }
 
-    /// A message was looked for: found or not.
+    /// The result of a probe for a message.
     pub(crate) fn file_peek(&mut self, completion: CqEntry, from: Addr, failure: Option<Failure>, queues: &mut Queues) {
         queues.push(self.rx_cq, Entry { completion, from, failure });
     }

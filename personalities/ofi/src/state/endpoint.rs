@@ -16,7 +16,7 @@ use crate::slab::Slab;
 pub(crate) struct EpState {
     pub(crate) link: Endpoint,
     pub(crate) bindings: Bindings,
-    /// What the link told is over; empty but while it is filed.
+    /// Completions of the link; empty except while they are filed.
     pub(crate) done: VecDeque<Completion>,
     pub(crate) enabled: bool,
     /// Where it can be found by host and port.
@@ -26,11 +26,11 @@ pub(crate) struct EpState {
     pub(crate) version: u64,
     /// By place in the address vector.
     pub(crate) peers: Vec<Option<PeerId>>,
-    /// Places of which nobody knows who lives there, and what is said of it.
+    /// Places whose node is not known, and the errno for each.
     pub(crate) unresolved: Vec<(usize, i32)>,
     pub(crate) tx_selective: bool,
     pub(crate) rx_selective: bool,
-    /// Whether a receive minds from whom.
+    /// Whether a receive may name its sender.
     pub(crate) directed: bool,
     pub(crate) min_multi: usize,
     /// Messages claimed, by the context they were claimed with.
@@ -38,7 +38,7 @@ pub(crate) struct EpState {
 }
 
 impl EpState {
-    /// Learns what changed in the address vector since the last time.
+    /// Takes over changes of the address vector.
     #[inline]
     pub(crate) fn sync(&mut self, avs: &Slab<AvState>) {
         if let Some(av) = self.av.and_then(|at| avs.get(at))
@@ -76,7 +76,7 @@ impl EpState {
         }
     }
 
-    /// The peer at that place of the address vector; `Err`: nobody, or it is not known yet who.
+    /// The peer at that place of the address vector; `Err`: there is none, or it is not known yet.
     #[inline]
     pub(crate) fn peer(&self, at: Addr) -> Result<PeerId, i32> {
         self.peers.get(at as usize).copied().flatten().ok_or_else(|| self.unresolved_error(at))
@@ -87,7 +87,7 @@ impl EpState {
         self.unresolved.iter().find(|(place, _)| *place as Addr == at).map_or(EINVAL, |&(_, errno)| errno)
     }
 
-    /// From whom a receive takes: `Err` if nobody is there.
+    /// The sender that a receive names, if any; `Err` if there is no such peer.
     #[inline]
     pub(crate) fn source(&self, at: Addr) -> Result<Option<PeerId>, i32> {
         if at == ADDR_UNSPEC || !self.directed {

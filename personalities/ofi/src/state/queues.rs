@@ -8,7 +8,7 @@ use crate::abi::queue::CqEntry;
 use crate::bell::Bell;
 use crate::slab::Slab;
 
-/// Where the ends of operations are told.
+/// The queues and counters for the ends of operations.
 #[derive(Default)]
 pub(crate) struct Queues {
     pub(crate) cqs: Slab<CqState>,
@@ -20,16 +20,16 @@ pub(crate) struct CqState {
     pub(crate) entries: VecDeque<Entry>,
     /// Endpoints bound to it.
     pub(crate) users: usize,
-    /// Somebody asked that whoever waits returns.
+    /// `fi_cq_signal` was called: a waiting thread returns.
     pub(crate) signaled: bool,
-    /// What somebody may sleep on, ...
+    /// The descriptor on which the program may sleep, ...
     pub(crate) bell: Option<Arc<Bell>>,
-    /// ... and whether he does.
+    /// ... and whether it does.
     pub(crate) sleeping: bool,
 }
 
 impl CqState {
-    /// Ends the sleep of whoever waits for the descriptor.
+    /// Ends the sleep of a thread that waits for the descriptor.
     #[cold]
     pub(crate) fn wake(&mut self) {
         self.sleeping = false;
@@ -39,7 +39,7 @@ impl CqState {
     }
 }
 
-/// What a completion queue tells.
+/// An entry of a completion queue.
 pub(crate) struct Entry {
     pub(crate) completion: CqEntry,
     pub(crate) from: Addr,
@@ -50,7 +50,7 @@ pub(crate) struct Entry {
 #[derive(Clone, Copy)]
 pub(crate) struct Failure {
     pub(crate) errno: i32,
-    /// The number of what the user was told, else the same.
+    /// The number of the text that the user got, else the errno.
     pub(crate) detail: i32,
     /// Bytes that did not fit.
     pub(crate) overflow: usize,

@@ -300,8 +300,8 @@ pub unsafe extern "C-unwind" fn preadv64v2(
     unsafe { preadv2(fd, iov, count, at, flags) }
 }
 
-/// The flags of recv(2) or send(2) that preadv2(2) or pwritev2(2) of a socket means. `None`: the kernel judges the call; of a socket,
-/// whose bytes are the kernel's then.
+/// The flags of recv(2) or send(2) that preadv2(2) or pwritev2(2) of a socket means. `None`: the kernel handles the call; a socket has
+/// left its ring then if `flags` are the reason.
 fn without_offset(fd: c_int, at: off64_t, flags: c_int) -> Option<c_int> {
     if !is_socket(fd) || at != -1 {
         return None;

@@ -13,11 +13,11 @@ use crate::outcome::errno;
 use crate::state::sock::{self, Sock, flag, role};
 use crate::state::table::{self, Kind, Word};
 use crate::state::{arenas, load, offers, process, sets};
-use crate::{real, route};
+use crate::{real, remote};
 
 const SOCK_TYPE_MASK: c_int = 0xf;
 
-/// Descriptors that were made while a child was: it may have a copy of each that nobody counted.
+/// Descriptors made while a child was made: the child may have an uncounted copy of each.
 #[derive(Clone, Copy)]
 struct Children {
     closes_on_exec: bool,
@@ -109,16 +109,16 @@ fn mark(s: &Sock, fd: c_int) {
 /// connect(2)
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int {
-    if route::is_on() && is_known(fd) {
+    if remote::is_on() && is_known(fd) {
         // SAFETY: see `socket`.
-        match guarded_or(None, || unsafe { route::redirect(fd, addr, len) }) {
+        match guarded_or(None, || unsafe { remote::redirect(fd, addr, len) }) {
             None => {}
-            Some(route::Redirect::Fail(e)) => return fail(e),
-            Some(route::Redirect::To(name)) => {
+            Some(remote::Redirect::Fail(e)) => return fail(e),
+            Some(remote::Redirect::To(name)) => {
                 let (addr, len) = name.pointer();
                 // SAFETY: an address of our own, alive through the call.
                 let result = unsafe { real::connect()(fd, addr, len) };
-                return guarded_or(result, || route::after(fd, result));
+                return guarded_or(result, || remote::after(fd, result));
             }
         }
     }
@@ -130,7 +130,7 @@ pub unsafe extern "C-unwind" fn connect(fd: c_int, addr: *const sockaddr, len: s
                 // SAFETY: see `socket`.
                 let answers = unsafe { answers(&s, fd, addr, len) };
                 s.connected(fd, if answers { role::SERVER } else { role::CLIENT });
-                // While it is under way, the kernel does not say where it goes.
+                // During the connect the kernel does not report the address.
                 // SAFETY: see `socket`.
                 if result < 0 && process::wants_some_ports() && unsafe { goes_elsewhere(addr, len) } {
                     s.record_path(Path::Tcp, Some(Reason::PortOff));
@@ -147,11 +147,11 @@ pub unsafe extern "C-unwind" fn connect(fd: c_int, addr: *const sockaddr, len: s
 /// `addr` is readable for `len` bytes, as for connect(2).
 unsafe fn goes_elsewhere(addr: *const sockaddr, len: socklen_t) -> bool {
     // SAFETY: the caller's contract.
-    unsafe { route::port_of(addr, len) }.is_some_and(|port| !process::port_wanted(port))
+    unsafe { remote::port_of(addr, len) }.is_some_and(|port| !process::port_wanted(port))
 }
 
-/// Whether a socket that connects stands for a listener, whose port it shares: both ends open the connection at once (RFC 9293, 3.5), and
-/// the one that comes from where others are to connect to is its accepting end. Where both do, each is a client, as of any connection.
+/// Whether a connecting socket is the accepting end, because it shares the port of a listener: both ends open the connection at once
+/// (RFC 9293, 3.5), and the one whose port others connect to accepts. If both have such a port, each is a client, as usual.
 ///
 /// # Safety
 /// `addr` is readable for `len` bytes, as for connect(2).
@@ -159,7 +159,7 @@ unsafe fn answers(s: &Sock, fd: c_int, addr: *const sockaddr, len: socklen_t) ->
     s.has(flag::SHARES_PORT)
         && offers::is_from_marked(fd)
         // SAFETY: the caller's contract.
-        && unsafe { route::port_of(addr, len) }.is_some_and(|port| !offers::is_marked(fd, port).unwrap_or(true))
+        && unsafe { remote::port_of(addr, len) }.is_some_and(|port| !offers::is_marked(fd, port).unwrap_or(true))
 }
 
 /// accept(2)
@@ -207,7 +207,7 @@ fn get_to_know(fd: c_int) {
         }
     }
     if offers::register_child() {
-        // There is another table by now: our listeners are to be found in that one.
+        // There is another table by now: our listeners must be entered there.
         for (fd, s) in listeners() {
             s.set_flag(flag::MARKED, false);
             mark(&s, fd);

@@ -100,8 +100,8 @@ unsafe fn send_file_to(
     }
 }
 
-/// The kernel sends up to `n` bytes, behind what the peer may just be putting back into its queue; then a part at a time. What it told, and
-/// of how many bytes. `None`: the connection moved into a ring in the same moment, and nothing was sent.
+/// Sends up to `n` bytes by the kernel, behind bytes that the peer may be putting back into its queue; in that case a part at a time.
+/// Returns the kernel's result, and the length requested. `None`: the connection moved into a ring meanwhile, and nothing was sent.
 fn in_order(to: &Target, n: usize, real: impl Fn(c_int, usize) -> ssize_t) -> Option<(ssize_t, usize)> {
     let (mut result, mut asked) = (None, n);
     guarded_or((), || {
@@ -138,7 +138,7 @@ unsafe fn by_ring(to: &Target, file: c_int, offset: *mut off64_t, n: usize) -> (
         // SAFETY: the caller's contract.
         unsafe { get(offset) }
     };
-    // Without a place in the file, or with a bad address, the kernel says what is wrong.
+    // Without a place in the file, or with a bad address, the kernel returns the error.
     let Some(at) = at.filter(|&at| at >= 0) else {
         sends_by_kernel(to.fd(), Reason::Splice);
         return (Outcome::Pass, 0);
@@ -209,7 +209,7 @@ fn splice_rest(from: c_int, to: c_int, n: usize, flags: c_uint) -> ssize_t {
     done as ssize_t
 }
 
-/// Above 0: a pipe takes `PIPE_BUF` bytes at once, or has nobody to read them; below: a signal handler ran.
+/// Above 0: a pipe takes `PIPE_BUF` bytes at once, or has no reader; below: a signal handler ran.
 fn await_room(pipe: c_int, waits: bool) -> c_int {
     let mut poll = libc::pollfd { fd: pipe, events: libc::POLLOUT, revents: 0 };
     let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };

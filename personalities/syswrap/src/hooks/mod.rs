@@ -1,4 +1,4 @@
-//! The exported names. Each hook gathers its arguments, calls the logic behind a panic guard, and ends as an [`Outcome`] says.
+//! The exported names. Each hook gathers its arguments, calls the logic behind a panic guard, and ends by its [`Outcome`].
 //!
 //! To add one: a line in [`crate::real`], a function here in the file of its kind, and a check in `tests/`. Hooks use the
 //! `C-unwind` ABI so that a thread cancelled inside the C library's own call unwinds through them: their frames hold plain memory only.

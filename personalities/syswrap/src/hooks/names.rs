@@ -9,7 +9,7 @@ use madrigal_sys::{Errno, fault, raw};
 use super::{get, guarded_or, is_socket};
 use crate::outcome::errno;
 use crate::real;
-use crate::route::{self, Addresses};
+use crate::remote::{self, Addresses};
 use crate::state::sock::{self, flag, mode};
 use crate::state::socket::view;
 
@@ -30,7 +30,7 @@ pub unsafe extern "C-unwind" fn getsockname(fd: c_int, addr: *mut sockaddr, len:
 /// # Safety
 /// As for getpeername(2), which `real` is, or getsockname(2).
 unsafe fn name(fd: c_int, peer: bool, addr: *mut sockaddr, len: *mut socklen_t, real: impl FnOnce() -> c_int) -> c_int {
-    if !route::is_routed(fd) || addr.is_null() || len.is_null() {
+    if !remote::is_routed(fd) || addr.is_null() || len.is_null() {
         // SAFETY: the caller's contract.
         return unsafe { ours_or(fd, peer, addr, len, real) };
     }
@@ -39,7 +39,7 @@ unsafe fn name(fd: c_int, peer: bool, addr: *mut sockaddr, len: *mut socklen_t, 
     let result = real();
     if result == 0 {
         // SAFETY: the kernel has just filled both.
-        guarded_or((), || unsafe { route::rename(fd, peer, addr, len, room) });
+        guarded_or((), || unsafe { remote::rename(fd, peer, addr, len, room) });
     }
     result
 }
@@ -161,11 +161,11 @@ pub unsafe extern "C-unwind" fn getaddrinfo(
 /// # Safety
 /// `name` is null or a text that ends with a null byte.
 unsafe fn known(name: *const c_char) -> Option<Addresses> {
-    if !route::is_on() {
+    if !remote::is_on() {
         return None;
     }
     // SAFETY: the caller's contract.
-    guarded_or(None, || unsafe { route::addresses(name) })
+    guarded_or(None, || unsafe { remote::addresses(name) })
 }
 
 /// An old function that knows IPv4 by name: `real` with the name as it is, or with the address that the grid knows.

@@ -15,7 +15,7 @@ use crate::state::session::phase;
 use crate::state::sock::options::{TCP_INQ, is_low_water};
 use crate::state::sock::{self, Sock, flag, mode};
 use crate::state::socket::view;
-use crate::{real, route};
+use crate::{real, remote};
 
 /// Options of level `SOL_SOCKET` that only the kernel can honour (asm-generic/socket.h).
 const KERNEL_SOCKET: &[c_int] = &[
@@ -60,7 +60,7 @@ pub unsafe extern "C-unwind" fn getsockopt(
     value: *mut c_void,
     len: *mut socklen_t,
 ) -> c_int {
-    if name == SO_PEERNAME && level == libc::SOL_SOCKET && route::is_routed(fd) {
+    if name == SO_PEERNAME && level == libc::SOL_SOCKET && remote::is_routed(fd) {
         // SAFETY: as for getpeername(2), which it is.
         return unsafe { super::names::getpeername(fd, value.cast(), len) };
     }
@@ -109,7 +109,9 @@ unsafe fn instead(fd: c_int, option: (c_int, c_int), value: *const c_void) -> Op
 
 /// `SO_ERROR` of an error that a call of ours has taken from the kernel, or of one that the daemon knows better.
 fn so_error(fd: c_int, reported: c_int) -> Option<c_int> {
-    let Some(s) = sock::enter(fd) else { return if reported != 0 && route::is_on() { route::error(fd) } else { None } };
+    let Some(s) = sock::enter(fd) else {
+        return if reported != 0 && remote::is_on() { remote::error(fd) } else { None };
+    };
     if let Some(v) = view(&s, fd).filter(|_| s.mode() == mode::SESSION) {
         // What the kernel reported is the program's if the peer meant it.
         match reported {
@@ -120,12 +122,12 @@ fn so_error(fd: c_int, reported: c_int) -> Option<c_int> {
     }
     if reported != 0 {
         s.session.note_error(madrigal_sys::errno_from(reported));
-        return if route::is_on() { route::error(fd) } else { None };
+        return if remote::is_on() { remote::error(fd) } else { None };
     }
     s.session.take_so_error().map(Errno::raw_os_error)
 }
 
-/// The state of a connection (linux/tcp_states.h) whose peer has gone, where the kernel's socket is not in the one that TCP's would be.
+/// The state TCP's socket would be in (linux/tcp_states.h) if the peer has gone otherwise than the kernel's socket shows.
 fn state(fd: c_int) -> Option<u8> {
     let s = sock::enter(fd).filter(|s| s.mode() == mode::SESSION)?;
     view(&s, fd)?.learn();
@@ -163,7 +165,7 @@ pub unsafe extern "C-unwind" fn setsockopt(
         // SAFETY: the program vouches for `len` bytes, if they are mapped.
         inside.then(|| unsafe { get(value.cast::<u8>().wrapping_add(at).cast::<c_int>()) }).flatten()
     };
-    // Too short, or with a bad address: the kernel says what is wrong.
+    // Too short, or with a bad address: the kernel returns the error.
     let Some(first) = word(0) else { return real() };
     let change = Change { fd, level, name, first, second: word(4).unwrap_or(0), third: word(8).unwrap_or(0) };
     if guarded_or(true, || before(&change)) {
@@ -195,7 +197,7 @@ fn before(change: &Change) -> bool {
         (libc::IPPROTO_TCP, name) if KERNEL_TCP.contains(&name) => Reason::Option,
         (libc::IPPROTO_TCP, libc::TCP_NODELAY | libc::TCP_CORK) => return hold_back(&s, change),
         (libc::SOL_SOCKET, libc::SO_SNDBUF | libc::SO_SNDBUFFORCE) | (libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT) => {
-            // First, for the kernel wakes at once who sleeps.
+            // First, for the kernel wakes sleeping threads at once.
             s.session.note_room();
             return false;
         }
@@ -212,8 +214,8 @@ fn before(change: &Change) -> bool {
     false
 }
 
-/// `TCP_NODELAY` and `TCP_CORK`: what a ring has held back is shown. In the kernel they would hold doorbells back, so it hears of them only
-/// while it carries what the program sends. True: it has heard what it may.
+/// `TCP_NODELAY` and `TCP_CORK`: shows what a ring has held back. In the kernel they would hold doorbells back, so they are set there only
+/// while it carries what the program sends. True: nothing more has to be set.
 fn hold_back(s: &Sock, change: &Change) -> bool {
     // So that neither a session begins nor the direction moves in between.
     let _guard = s.session.wlock.lock();

@@ -112,7 +112,7 @@ pub unsafe extern "C-unwind" fn posix_spawnp(
     spawning(|| unsafe { real::posix_spawnp()(pid, file, actions, attributes, argv, envp) })
 }
 
-/// posix_spawn_file_actions_adddup2(3): the child will have this descriptor whatever its close-on-exec flag says.
+/// posix_spawn_file_actions_adddup2(3): the child will have this descriptor, whatever its close-on-exec flag.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn posix_spawn_file_actions_adddup2(
     actions: *mut posix_spawn_file_actions_t,

@@ -38,8 +38,8 @@ pub unsafe extern "C-unwind" fn shutdown(fd: c_int, how: c_int) -> c_int {
         match s.session.shutdown_result(how != libc::SHUT_RD) {
             Shut::ByKernel => {}
             found => {
-                // The kernel's wakes whoever waits for the socket, even where it finds nothing to shut: to edge-triggered registrations that
-                // is an event. This direction of it is over, so it sends nothing.
+                // The kernel's shutdown(2) wakes the waiters of the socket, even if it finds nothing to shut: an event for edge-triggered
+                // registrations. This direction of it is over, so it sends nothing.
                 registration::note_wake(&*s);
                 // SAFETY: see `socket`.
                 let _ = unsafe { real::shutdown()(fd, libc::SHUT_RD) };

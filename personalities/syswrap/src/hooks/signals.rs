@@ -26,7 +26,7 @@ use crate::state::process;
 
 /// What a bad address ends in.
 const FAULTS: [c_int; 2] = [libc::SIGSEGV, libc::SIGBUS];
-/// The thread's own other faults, and what nobody can handle.
+/// The thread's own other faults, and signals that cannot be handled.
 const NOT_OURS: [c_int; 6] = [libc::SIGILL, libc::SIGFPE, libc::SIGTRAP, libc::SIGSYS, libc::SIGKILL, libc::SIGSTOP];
 const COUNT: usize = 65;
 
@@ -105,7 +105,7 @@ fn take_over(signal: c_int) {
     }
 }
 
-/// Makes the kernel call us first, as the program wants to be called; not for a signal that it ignores. Said as the kernel says it.
+/// Makes the kernel call us first, as the program wants to be called; not for a signal that it ignores. Returns as the kernel does.
 fn install(signal: c_int, wanted: &Action) -> c_int {
     let ours = match wanted.sa_sigaction {
         SIG_IGN => None,
@@ -194,7 +194,7 @@ unsafe fn by_default(signal: c_int, info: *mut siginfo_t) {
     unsafe { real::sigaction()(signal, &raw const default, core::ptr::null_mut()) };
     // SAFETY: the caller's contract.
     if unsafe { (*info).si_code } <= 0 {
-        // Sent by somebody: it does not come again by itself.
+        // Sent by a process: it does not come again by itself.
         raw::raise(signal);
     }
 }

@@ -83,7 +83,7 @@ unsafe fn directions(mode: *const c_char) -> Directions {
 /// as there are).
 ///
 /// # Safety
-/// `file` is open, and nobody else knows it yet.
+/// `file` is open, and no other code knows it yet.
 unsafe fn push_rest(fd: c_int, file: *mut c_void) {
     let size = guarded_or(None, || recv::readable(&*sock::enter(fd)?, fd)).unwrap_or(0);
     if let Some(bytes) = zeroed_pages(size.max(1)) {
@@ -100,11 +100,11 @@ unsafe fn push_rest(fd: c_int, file: *mut c_void) {
             // SAFETY: a byte that was just received; the caller's contract.
             unsafe { ungetc(c_int::from(*bytes.add(i)), file) };
         }
-        // SAFETY: our own mapping, which nobody uses any more.
+        // SAFETY: our own mapping, which is no longer used.
         let _ = unsafe { rustix::mm::munmap(bytes.cast(), size.max(1)) };
         restore_errno(saved);
     }
-    // What follows is the kernel's: no doorbell is to be read for a byte.
+    // What follows is the kernel's: no doorbell may be read as a byte.
     let rings_on = || {
         let Some(s) = sock::enter(fd) else { return false };
         recv::clear_bells(&s, fd);
@@ -134,14 +134,14 @@ pub unsafe extern "C-unwind" fn fclose(file: *mut c_void) -> c_int {
 /// The C library is about to write to `fd` by itself.
 fn before_printf(fd: c_int) {
     sends_by_kernel(fd, Reason::Stdio);
-    // Of a peer that went otherwise than the kernel says the kernel is to know.
+    // If the peer went otherwise than the kernel reports, the kernel's socket must be made to show it.
     if ends_otherwise(fd) {
         kernel_only(fd, Reason::Stdio);
     }
     await_gate(fd);
 }
 
-/// Whether its peer is gone, only we know what is to be reported of that, and no other process holds it: it can be reconnected.
+/// Whether it can be reconnected: its peer is gone, only we know what to report of that, and no other process holds it.
 fn ends_otherwise(fd: c_int) -> bool {
     let check = || {
         let s = sock::enter(fd).filter(|s| s.mode() == mode::SESSION && s.is_sole())?;

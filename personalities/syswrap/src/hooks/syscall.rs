@@ -48,7 +48,7 @@ unsafe fn data_call(nr: c_long, [a, b, c, d, e, f]: [c_long; 6]) -> Option<c_lon
             libc::SYS_sendmsg => messages::sendmsg(fd, b as _, c as _) as c_long,
             libc::SYS_recvmmsg => c_long::from(messages::recvmmsg(fd, b as _, c as _, d as _, e as _)),
             libc::SYS_sendmmsg => c_long::from(messages::sendmmsg(fd, b as _, c as _, d as _)),
-            // The offset comes in two words, of which the second is empty (syscall(2)).
+            // The offset comes in two words; the second is empty (syscall(2)).
             libc::SYS_preadv2 => data::preadv2(fd, b as _, c as _, d as _, f as _) as c_long,
             libc::SYS_pwritev2 => data::pwritev2(fd, b as _, c as _, d as _, f as _) as c_long,
             libc::SYS_sendfile => files::sendfile(fd, b as _, c as _, d as _) as c_long,

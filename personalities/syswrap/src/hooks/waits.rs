@@ -363,8 +363,8 @@ pub unsafe extern "C-unwind" fn epoll_pwait2(
     wait((epfd, events, max), (end, mask), sleep).map_or_else(|| real(timeout, mask), answer)
 }
 
-/// So often the kernel may tell of nothing the program is told of, before a wait whose time is over ends: it may go on for ever where
-/// another process has a set and changes it.
+/// How often the kernel may wake a wait without an event for the program, before a wait whose time is over ends: another process that
+/// has the set and changes it may cause that for ever.
 const MOST_IN_VAIN: u32 = 64;
 /// From then on a wait pauses for so long in between: what is level-triggered is reported again at once.
 const VAIN_NS: u64 = 1_000_000;

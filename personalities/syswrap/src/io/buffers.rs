@@ -34,7 +34,7 @@ impl Buffers {
         Self { pieces: Pieces::One(iovec { iov_base: ptr, iov_len: len }), total: len.min(MOST) }
     }
 
-    /// The pieces of an iovec array. `None`: the kernel refuses it, and says why.
+    /// The pieces of an iovec array. `None`: the kernel will refuse it, and returns the error.
     ///
     /// # Safety
     /// What is mapped of `count` iovecs at `iov` may be read, and stays as it is as long as this is used.
@@ -73,7 +73,7 @@ impl Buffers {
         self.total
     }
 
-    /// Whether a piece lies where no program has memory: the kernel refuses that before it looks at anything else.
+    /// Whether a piece lies where no program has memory: the kernel refuses that before any other check.
     pub(crate) fn is_outside(&self) -> bool {
         (0..self.count()).filter_map(|i| self.piece(i)).any(|piece| {
             let end = piece.iov_base.addr().checked_add(piece.iov_len);
@@ -121,7 +121,7 @@ impl Buffers {
             let begin = piece.iov_base.addr();
             let mut at = 0;
             while at < n {
-                // SAFETY: a byte that is readable if it is mapped; the copy says so if it is not.
+                // SAFETY: a byte that is readable if it is mapped; the copy fails if it is not.
                 if unsafe { fault::read(piece.iov_base.cast::<u8>().wrapping_add(at)) }.is_none() {
                     return at;
                 }

@@ -1,8 +1,8 @@
 //! A sleep in poll(2) on a file, and not on its number.
 //!
-//! poll(2) looks its numbers up once more when it wakes. Where another thread closes a number meanwhile, and it is soon another file's, a
-//! call of ours that sleeps so would never learn of what it waits for, while a receive in the kernel holds the file. An event set knows
-//! files, for as long as one descriptor of them is open: the socket of a call that sleeps has one ([`crate::state::callers`]).
+//! poll(2) looks its numbers up once more when it wakes. If another thread closes a number meanwhile, and the number soon belongs to
+//! another file, a sleep in poll(2) would miss its event, while a receive in the kernel holds the file. An event set holds files, as long
+//! as one descriptor of them is open: the socket of a call that sleeps has one ([`crate::state::callers`]).
 
 use core::ffi::c_int;
 use std::os::fd::{AsRawFd, IntoRawFd};
@@ -14,8 +14,8 @@ use rustix::event::epoll;
 use crate::real;
 use crate::state::{process, table};
 
-/// An event set of our own that knows one file; to be closed by [`super::handlers::close_own`]. `None`: there is no need for one, for nobody
-/// else could close the number, or there is none to be had, or a sandbox may kill for calls that the program does not make.
+/// An event set of our own with one file; [`super::handlers::close_own`] closes it. `None`: it is not needed, for no other thread could
+/// close the number; or it cannot be made; or a sandbox may kill for calls that the program does not make.
 pub(crate) fn set_of(fd: c_int, events: i16) -> Option<c_int> {
     if !real::may_have_threads() || process::is_plain() {
         return None;

@@ -17,7 +17,7 @@ use crate::state::table;
 
 /// Counts what the program sets by the C library.
 static CHANGES: AtomicU32 = AtomicU32::new(0);
-/// What the program had installed when it was last read, of which kind: written under no lock, each by itself, and used for a short time.
+/// The handlers the program had installed when last read, by kind: written under no lock, each by itself, and used for a short time.
 static SNAPSHOT: Snapshot = Snapshot {
     at: AtomicU64::new(0),
     changes: AtomicU32::new(0),
@@ -89,7 +89,7 @@ pub(crate) fn some_end_calls() -> bool {
     lately_installed().0 != 0
 }
 
-/// The signals whose handlers end a call, where there are handlers of both kinds; else none.
+/// The signals whose handlers end a call, if there are handlers of both kinds; else none.
 fn ends_where_mixed() -> u64 {
     let (ends, restarts) = lately_installed();
     if restarts == 0 { 0 } else { ends }
@@ -103,9 +103,9 @@ pub(crate) fn close_own(fd: c_int) {
     }
 }
 
-/// A sleep in poll(2) by `ppoll`, of a call that the kernel would begin again behind a handler with `SA_RESTART`: that is `ERESTART`.
-/// Else the events of the descriptor, none when the time is over. `held`: what the program has blocked, where the call holds back all
-/// signals. The second entry, if it is a descriptor, is to be closed by `ppoll` where a thread is cancelled in it.
+/// A sleep in poll(2) by `ppoll`, of a call that the kernel would restart behind a handler with `SA_RESTART`: that is `ERESTART`. Else the
+/// events of the descriptor, none when the time is over. `held`: the program's blocked signals, if the call holds back all signals. If the
+/// second entry is a descriptor, `ppoll` must close it when a thread is cancelled in it.
 #[cold]
 pub(crate) fn sleep(
     (fd, events): (c_int, i16),

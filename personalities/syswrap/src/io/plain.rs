@@ -49,7 +49,7 @@ pub(crate) fn receive(
     Ok(finish(&s, fd, result, false))
 }
 
-/// Polls until the policy says to sleep (`Err`: since when).
+/// Polls until the policy ends that (`Err`: since when).
 fn spinning(s: &Sock, fd: c_int, call: &impl Fn(c_int) -> Result<usize, Errno>) -> Result<Result<usize, Errno>, u64> {
     let mut wait = POLICY.begin(&s.rx_wait, false);
     loop {

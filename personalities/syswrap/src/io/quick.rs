@@ -1,5 +1,5 @@
 //! The short way of most calls: a receive that finds bytes in its ring, a send that finds room there. It does in one step what
-//! [`super::recv::receive`] and [`super::send::send`] do in many; where anything else is to be done it does nothing, and they do all.
+//! [`super::recv::receive`] and [`super::send::send`] do in many. In any other case it does nothing, and they do everything.
 
 use core::ffi::c_int;
 

@@ -92,14 +92,14 @@ pub(crate) fn receive(op: &Receive, call: impl Fn(c_int, c_int) -> Result<usize,
     }
 }
 
-/// Whether bytes, the end or an error have come. What woke a receive may also have been the doorbell of a seal, which says only that the
+/// Whether bytes, the end or an error have come. A receive may also have been woken by the doorbell of a seal, which means only that the
 /// kernel carries everything again.
 #[cold]
 fn has_come(s: &Sock, fd: c_int) -> bool {
     s.session.has_pending_error() || kernel_readiness(fd, (libc::EPOLLIN | libc::EPOLLRDHUP) as u32) != 0
 }
 
-/// How a receive goes on by the kernel that has got a part, or holds signals back, or whose socket was made non-blocking meanwhile.
+/// How a receive goes on by the kernel if it has got a part, or holds signals back, or its socket was made non-blocking meanwhile.
 enum Waited {
     Ends(Outcome),
     Retries(Ref),
@@ -147,7 +147,7 @@ pub(crate) fn judged(fd: c_int, outcome: Outcome) -> Outcome {
     let Some(s) = sock::enter(fd).filter(|s| s.mode() == mode::SESSION) else { return outcome };
     let Some(v) = view(&s, fd) else { return outcome };
     match outcome {
-        // A receive of nothing does not say that there is nothing; one that a handler ends is told the same.
+        // A receive of 0 bytes returns 0 also when bytes are there, and when a handler ends it.
         Outcome::Done(_) if !is_at_end(&v) => return outcome,
         Outcome::Done(_) => v.judge_end(),
         _ => v.saw_error(Errno::CONNRESET),
@@ -166,7 +166,7 @@ fn rest_before_error(s: Ref, op: &Receive, call: impl Fn(c_int) -> Result<usize,
     let outcome = plain::receive(s, op.fd(), Wait::No, |extra| call(extra | libc::MSG_DONTWAIT))?;
     let Some(s) = op.at.enter() else { return Ok(outcome) };
     let nothing = matches!(outcome, Outcome::Done(0) | Outcome::Fail(Errno::AGAIN | Errno::NOTCONN));
-    // A receive of nothing does not say whether there are bytes.
+    // A receive of 0 bytes does not show whether there are bytes.
     let nothing = nothing && (op.buffers.total() > 0 || raw::ioctl_int(op.fd(), libc::FIONREAD) == Ok(0));
     let error = if nothing { s.session.take_pending_error() } else { None };
     Ok(error.map_or(outcome, Outcome::Fail))

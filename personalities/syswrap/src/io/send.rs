@@ -82,7 +82,7 @@ pub(crate) fn send(op: &Send, call: impl Fn(c_int) -> Result<usize, Errno>) -> O
     }
 }
 
-/// A reset that the kernel reported to a send of a session may be one that nobody meant.
+/// A reset that the kernel reported to a send of a session may come from doorbells only.
 fn judged(op: &Send, outcome: Outcome) -> Outcome {
     if !matches!(outcome, Outcome::Fail(Errno::CONNRESET)) {
         return outcome;
@@ -139,7 +139,7 @@ pub(crate) fn result_elsewhere(
     Some(result.into())
 }
 
-/// What has become of the peer, where only the kernel can say.
+/// Finds out the state of the peer if only the kernel knows it.
 fn learn(s: &Sock, fd: c_int) {
     if s.mode() == mode::SESSION
         && let Some(v) = view(s, fd)
@@ -148,7 +148,7 @@ fn learn(s: &Sock, fd: c_int) {
     }
 }
 
-/// How a send goes on of which a part is sent.
+/// How a send goes on after a part is sent.
 enum Rest {
     Ends(Outcome),
     Retries(Ref),
@@ -260,7 +260,7 @@ pub(super) fn put(
     copy: impl FnMut(&Span, usize) -> Result<usize, Errno>,
 ) -> Put {
     if !matches!(v.s.rx(), phase::RING | phase::DONE) {
-        // A program that only sends gets no further by its receives, and the peer is to be able to ring for space.
+        // A program that only sends does not advance by its receives, and the peer must be able to ring for space.
         advance(v);
     }
     if v.s.tx() == phase::KERNEL && v.switch() {

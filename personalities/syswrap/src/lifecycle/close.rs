@@ -45,8 +45,8 @@ fn give_up(fd: c_int, take: impl FnOnce(c_int) -> Option<Word>) {
         retain(s, fd);
         before_close(s, fd);
     }
-    // In one piece: a thread that makes a child may be leaving the session by this descriptor, whose number will soon be another socket's;
-    // and a child that was counted as a holder has to find the descriptor, or it would never let go.
+    // In one piece. A thread that makes a child may be leaving the session by this descriptor, whose number will soon be another socket's.
+    // And a child counted as a holder must find the descriptor, or it would never let go.
     let sending = held.as_ref().map(|s| s.session.wlock.lock());
     let word = take(fd);
     let last = match (&held, word) {
@@ -85,8 +85,8 @@ fn retain(s: &Ref, fd: c_int) {
     }
 }
 
-/// Whether other threads' calls sleep on the socket; once nobody is at work on it, and they do not just fall asleep: until then they go by
-/// the number that is about to close.
+/// Whether other threads' calls sleep on the socket. Waits until no call is at work on it or about to fall asleep: until then they use the
+/// number that is about to close.
 #[cold]
 fn has_callers(s: &Sock) -> bool {
     let end = time::now_ns() + AT_WORK_NS;
@@ -116,7 +116,7 @@ fn retain_by_copy(s: &Ref, fd: c_int) {
     }
 }
 
-/// Closes the descriptor by which the socket lived on, if nobody needs it any more.
+/// Closes the descriptor by which the socket lived on, if no call needs it any more.
 pub(crate) fn release(s: &Ref) {
     if let Some(retained) = s.retained.release(|| callers::of(s.index()) != Callers::Nobody) {
         forget(retained as c_int);
@@ -180,7 +180,7 @@ fn last_close(s: &Sock, fd: c_int) {
     }
 }
 
-/// This process gives the socket up; true: nobody else has it.
+/// This process gives the socket up; true: no other process has it.
 fn gives_up(s: &Sock) -> bool {
     if s.is_sole() {
         return true;

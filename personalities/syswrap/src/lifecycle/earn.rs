@@ -133,7 +133,7 @@ fn lay_out(s: &Sock, fd: c_int, lease: &Lease, index: u32) -> Option<Lent> {
     Some(lent)
 }
 
-/// Writes who we are.
+/// Publishes the identity of this side.
 fn introduce(line: &SideLine, s: &Sock, fd: c_int) -> Option<()> {
     line.cookie.store(tcp::cookie(fd).ok()?, Ordering::Relaxed);
     line.pid.store(proc::own_pid(), Ordering::Relaxed);
@@ -335,7 +335,7 @@ fn attach(s: &Sock, fd: c_int, offer: &Offer, lease: &'static Lease) -> Option<(
     if !slot.life.claim(lent) {
         return None;
     }
-    // An offer is what somebody wrote into a table; the slot is what it is about: both have to name this connection.
+    // Any process of this user may have written the offer into the table, and the slot: both must name this connection.
     let ours = slot.side[0].tuple.iter().zip(s.tuple.words()).all(|(cell, word)| cell.load(Ordering::Relaxed) == word);
     if !ours || introduce(&slot.side[1], s, fd).is_none() {
         slot.life.decline(lent);

@@ -16,7 +16,7 @@ use madrigal_sys::{process as proc, raw};
 
 use super::close;
 use super::leave::{Back, leave, leave_for_good};
-use crate::route;
+use crate::remote;
 use crate::state::lock::Lock;
 use crate::state::session::Wire;
 use crate::state::sock::{self, Ref, SOCKS, Sock, flag};
@@ -101,7 +101,7 @@ pub(crate) fn before() {
     offers::before_fork();
     offers::quiesce();
     process::quiesce();
-    route::quiesce();
+    remote::quiesce();
 }
 
 /// In the parent, when the child exists (or could not be made: then counts stay too high, and those sockets with TCP).
@@ -109,7 +109,7 @@ pub(crate) fn after_in_parent() {
     if !UNDER_WAY.swap(false, Ordering::Relaxed) {
         return;
     }
-    route::resume();
+    remote::resume();
     process::resume();
     offers::resume();
     arenas::resume();
@@ -143,7 +143,7 @@ pub(crate) fn after_in_child() {
     process::after_fork();
     sets::after_fork();
     arenas::after_fork();
-    route::after_fork();
+    remote::after_fork();
     for (_, s) in SOCKS.all() {
         s.after_fork();
     }
@@ -185,7 +185,7 @@ pub(crate) fn after_spawn() {
     withheld().for_each(|(_, s)| s.set_flag(flag::WITHHELD, false));
 }
 
-/// Keeps a socket from the child, if it has no descriptor that is closed on exec anyway: which of them is nobody would know afterwards.
+/// Keeps a socket from the child, if it has no descriptor that is closed on exec anyway: afterwards it would be unknown which one is.
 #[cold]
 fn withhold(s: &Ref) {
     let own = || sockets().filter(|(_, other)| core::ptr::eq(&**other, &**s)).map(|(fd, _)| fd);
@@ -198,7 +198,7 @@ fn withhold(s: &Ref) {
     }
 }
 
-/// Whether unread bytes could not be put into the kernel: whoever reads it without us would take doorbells for them, or miss them.
+/// Whether unread bytes could not be put into the kernel: a reader without our hooks would take doorbells for them, or miss them.
 fn leaves_bytes(s: &Sock, fd: c_int) -> bool {
     view(s, fd).is_some_and(|v| !v.is_handed_back())
 }
@@ -219,7 +219,7 @@ fn give_away_held(fd: c_int, s: &sock::Sock, back: Back) {
     }
 }
 
-/// Event sets that survive exec: whoever else holds one now, nobody is alone with it any more.
+/// Gives away event sets that survive exec: from now on no process is taken for the only holder of one.
 fn give_sets_away() {
     for (epfd, _) in table::range(0, u32::MAX).filter(|(_, word)| word.kind() == Kind::EventSet) {
         if let Some(set) = sets::enter(epfd).filter(|_| !closes_on_exec(epfd)) {

@@ -1,6 +1,6 @@
-//! Going back to the kernel: what a ring cannot carry (urgent data, stdio, splice, another process, half close, a reader that stalls)
-//! ends the session. No byte is lost, and nobody waits, unless somebody who knows nothing of rings is to read on: then what is unread
-//! has to be put back into the kernel's queue first ([`Back::IntoKernel`]).
+//! Going back to the kernel: what a ring cannot carry (urgent data, stdio, splice, another process, half close, a reader that stalls) ends
+//! the session. No byte is lost, and no thread waits, unless the next reader knows nothing of rings. Then what is unread must be put back
+//! into the kernel's queue first ([`Back::IntoKernel`]).
 
 use core::ffi::c_int;
 use core::sync::atomic::Ordering;
@@ -19,18 +19,18 @@ use crate::state::socket::{Socket, view};
 use crate::state::table::{self, Word};
 use crate::state::{registration, teardown};
 
-/// Where unread bytes are to be when the session is over.
+/// Where unread bytes must be when the session is over.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Back {
     /// They stay where they are: our hooks read on.
     Lazily,
     /// In the kernel's queue, if that is done at once.
     IfPossible,
-    /// In the kernel's queue, for others besides our hooks may read; but if the peer sends no more, or nobody can be found who holds its
-    /// end, they stay where they are: this process is more likely to read them.
+    /// In the kernel's queue, for other readers than our hooks are possible. But if the peer sends no more, or no process is found that
+    /// holds its end, they stay where they are: this process is more likely to read them.
     Beside,
-    /// In the kernel's queue: the next reader knows nothing of rings. If they cannot be, the connection is reconnected where the peer is
-    /// gone, or reset, for bytes would be lost.
+    /// In the kernel's queue: the next reader knows nothing of rings. If that fails, bytes would be lost: the socket is reconnected if the
+    /// peer is gone, and else the connection is reset.
     IntoKernel,
 }
 
@@ -40,7 +40,8 @@ pub(crate) fn leave_for_good(s: &Sock, fd: c_int, reason: Reason, back: Back) {
     leave(s, fd, reason, back);
 }
 
-/// Leaves the session, if there is one. Another thread may close the descriptor at any time, for who makes a child leaves them all.
+/// Leaves the session, if there is one. Another thread may close the descriptor at any time, for a thread that makes a child leaves them
+/// all.
 pub(crate) fn leave(s: &Sock, fd: c_int, reason: Reason, back: Back) {
     if s.mode() == mode::OFFERED {
         let guard = s.session.wlock.lock();
@@ -59,12 +60,12 @@ pub(crate) fn leave(s: &Sock, fd: c_int, reason: Reason, back: Back) {
         let _sending = s.session.wlock.lock();
         let Some(v) = s.open_fd(fd).and_then(|fd| view(s, fd)) else { return };
         let _receiving = v.reading();
-        // If the peer is gone, no other process will know what is to be reported.
+        // If the peer is gone, no other process will know what to report.
         v.learn();
         // Bytes that come again would be answered with a reset.
         let back = if back == Back::IfPossible && v.refuses_bytes() { Back::Lazily } else { back };
         v.seal();
-        // Threads that sleep in a receive are woken by a doorbell that is theirs.
+        // A doorbell wakes threads that sleep in a receive; it is left to them.
         if back != Back::Lazily || v.s.rx_sleepers.load(Ordering::SeqCst) == 0 {
             v.finish_receiving();
         }
@@ -114,8 +115,8 @@ pub(crate) fn unmix(v: &View<'_, Socket<'_>>) {
     v.unmix(&ByCopy { socket: v.wire, asks: false });
 }
 
-/// A child of the process that began the session may be the one that reads, and the one that lives longer, or not. The descriptor is the
-/// one whose close the peer learns of.
+/// Of this process and the process that began the session, either may be the reader, or live longer. The descriptor is the one whose close
+/// the peer is notified of.
 fn introduce(v: &View<'_, Socket<'_>>) {
     let own = &v.slot.side[v.s.side()];
     let (pid, fd) = (proc::own_pid(), v.wire.s.fd() as u32);
@@ -134,7 +135,7 @@ pub(crate) fn finish_sending(v: &View<'_, Socket<'_>>, reason: Reason) {
     v.wire.s.record_path(Path::Tcp, Some(reason));
 }
 
-/// A sender whose reader stands still goes back to TCP. Outside every lock.
+/// A sender whose reader is stalled goes back to TCP. Outside every lock.
 pub(crate) fn relieve(s: &Sock, fd: c_int) {
     let Some(v) = view(s, fd) else { return };
     if v.was_full() && s.session.sends() && v.is_stalled() {
@@ -222,7 +223,7 @@ fn own_end(session: &Session, cookie: u64) -> Option<Copy> {
         .find_map(|(fd, _)| copy_of(proc::own_pid(), fd, cookie).ok())
 }
 
-/// The same if it has come from another process, which has closed it since: nobody here knows what it is.
+/// The same if it has come from another process, which has closed it since: this process does not know what it is.
 fn end_of_own(cookie: u64) -> Option<Copy> {
     table::range(0, u32::MAX)
         .filter(|(_, word)| word.is_socket())

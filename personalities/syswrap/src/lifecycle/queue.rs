@@ -85,7 +85,7 @@ impl Aside for Queue {
 impl Drop for Queue {
     fn drop(&mut self) {
         if let Some((ptr, size)) = self.memory {
-            // SAFETY: our own mapping, which nobody uses any more.
+            // SAFETY: our own mapping, which is no longer used.
             let _ = unsafe { rustix::mm::munmap(ptr.cast(), size) };
         }
     }

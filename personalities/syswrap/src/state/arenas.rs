@@ -1,7 +1,7 @@
 //! The arenas this process has mapped: those it made for servers it connects to, and those of clients it serves.
 //!
-//! One arena serves one pair of processes. The connecting process makes it, shows its memfd only while an offer stands, and knows
-//! whom it is bound to afterwards; the accepting process maps it at the first offer. A lease counts the sessions in its arena; without
+//! One arena serves one pair of processes. The connecting process makes it, and shows its memfd only while an offer stands; after that it
+//! knows the process it is bound to. The accepting process maps it at the first offer. A lease counts the sessions in its arena; without
 //! any, and with a dead peer, it ends and the memory with it:
 //!
 //! ```text
@@ -9,8 +9,8 @@
 //!     |             \--(in the child of a fork)--> INHERITED --(no session, peer dead)--> FREE
 //!     \---map----> MAPPED --(no session, peer dead)--> FREE
 //! ```
-//! Which slots of an arena are free is its maker's to know, in memory of its own: who inherits it gives no slot out, nor frees any.
-//! All steps are made under one lock.
+//! Only the maker of an arena knows which of its slots are free, in memory of its own: a process that inherits it neither gives slots out
+//! nor frees any. All steps are made under one lock.
 
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
@@ -88,7 +88,7 @@ impl Lease {
         Some(self.fd.load(Ordering::Relaxed)).filter(|&fd| fd >= 0)
     }
 
-    /// The peer has mapped it: nobody else needs to find it.
+    /// The peer has mapped it: no other process needs to find it.
     pub(crate) fn hide(&self) {
         let fd = self.fd.swap(-1, Ordering::Relaxed);
         if fd < 0 {
@@ -106,7 +106,7 @@ impl Lease {
         self.peer_pid.load(Ordering::Relaxed)
     }
 
-    /// Learns who the other process is.
+    /// Records the other process.
     pub(crate) fn set_peer(&self, pid: u32) {
         if self.peer_pid.swap(pid, Ordering::Relaxed) != pid {
             self.peer_start.store(proc::start_time(pid).unwrap_or(0), Ordering::Relaxed);
@@ -119,7 +119,7 @@ impl Lease {
         pid == 0 || proc::alive(pid, self.peer_start.load(Ordering::Relaxed))
     }
 
-    /// Ends a session, whose slot this side has left; `connecting`: the slot is its maker's to give out again.
+    /// Ends a session whose slot this side has left; `connecting`: the slot is its maker's to give out again.
     pub(crate) fn end_session(&self, slot: u32, connecting: bool) {
         if connecting && self.state.load(Ordering::Relaxed) == state::MADE {
             self.arena().let_go(slot);
@@ -156,7 +156,7 @@ impl Lease {
         self.retired.load(Ordering::Relaxed) != 0
     }
 
-    /// Whether nobody has a use for it any more.
+    /// Whether it has no use any more.
     fn is_over(&self) -> bool {
         self.sessions.load(Ordering::Acquire) == 0 && !self.peer_alive()
     }
@@ -223,8 +223,8 @@ fn open(arena: Arena, as_state: u32) -> Option<&'static Lease> {
     Some(lease)
 }
 
-/// Ends leases without a session where there are many: a program that goes to ever new ports of another one would keep an arena for each.
-/// A peer that offers a slot in one that is not mapped any more is told so, and makes another. Under LOCK.
+/// Ends leases without a session if there are many: a program that connects to ever new ports of another one would keep an arena for each.
+/// A peer that offers a slot in an arena no longer mapped gets that answer, and makes another. Under LOCK.
 fn end_idle() {
     let idle = || {
         let open = LEASES.all().filter(|(_, lease)| lease.state.load(Ordering::Relaxed) != state::FREE);
@@ -269,7 +269,7 @@ pub(crate) fn of_peer(id: u64, pid: u32, fd: Option<i32>) -> Result<&'static Lea
     Ok(lease)
 }
 
-/// The leases of one kind; those that nobody has a use for are ended on the way, of either kind. Under LOCK.
+/// The leases of one kind. Ends on the way those of either kind that have no use any more. Under LOCK.
 fn living(kind: u32) -> impl Iterator<Item = &'static Lease> {
     LEASES.all().filter_map(move |(index, lease)| {
         let state = lease.state.load(Ordering::Relaxed);
@@ -281,7 +281,7 @@ fn living(kind: u32) -> impl Iterator<Item = &'static Lease> {
     })
 }
 
-/// Ends what nobody has a use for any more: a connection has ended, and its peer with it.
+/// Ends leases without further use: a connection has ended, and its peer with it.
 pub(crate) fn tidy() {
     let guard = LOCK.lock();
     if !guard.nested() {
@@ -292,7 +292,7 @@ pub(crate) fn tidy() {
 fn close(index: u32, lease: &Lease) {
     lease.hide();
     lease.state.store(state::FREE, Ordering::Release);
-    // SAFETY: the lease was open, so the arena was written; it has no session, so nobody looks at it; LOCK keeps others out.
+    // SAFETY: the lease was open, so the arena was written; it has no session, so no thread reads it; LOCK keeps others out.
     unsafe { (*lease.arena.get()).assume_init_drop() };
     LEASES.put(index);
 }

@@ -37,7 +37,7 @@ struct Caller {
     socket: AtomicU32,
 }
 
-// SAFETY: atomics only; all-zero is nobody.
+// SAFETY: atomics only; all-zero is an unused one.
 unsafe impl Object for Caller {
     fn next_free(&self) -> &AtomicU32 {
         &self.next_free

@@ -31,8 +31,8 @@ impl Deferred {
         start == end
     }
 
-    /// Keeps what fits: `copy(to, limit)` copies, and says how many bytes; the errors are its own. Called by the handler: the interrupted
-    /// thread stands still.
+    /// Keeps what fits: `copy(to, limit)` copies, and returns how many bytes; the errors are its own. Called by the handler: the
+    /// interrupted thread does not run.
     pub(crate) fn keep<E>(&self, copy: impl FnOnce(*mut u8, usize) -> Result<usize, E>) -> Result<usize, E> {
         if self.page.load(Ordering::Relaxed).is_null() {
             let Some(page) = zeroed_pages(ROOM) else { return Ok(0) };

@@ -1,11 +1,11 @@
-//! The gate before whatever begins or ends a session: closed while the process forks, so that the child finds every connection at
-//! rest.
+//! The gate in front of every step that begins or ends a session. It is closed while the process forks, so that the child finds every
+//! connection at rest.
 //!
 //! ```text
-//!   threads inside:  pass ... (a session begins, moves or ends) ... drop         close: nobody passes, and all inside have left
+//!   threads inside:  pass ... (a session begins, moves or ends) ... drop         close: no thread passes, and all inside have left
 //!                                                                                open:  the fork is over
 //! ```
-//! Whoever cannot pass does without, or does it later: nobody waits at the gate but the one that closes it. Inside it signals are
+//! A thread that cannot pass skips the step, or does it later: only the thread that closes the gate waits at it. Inside it signals are
 //! blocked, so that a handler that forks never waits for its own thread.
 
 use madrigal_base::sync::{AtomicU32, Ordering};
@@ -32,7 +32,7 @@ impl Gate {
     fn pass(&self) -> Option<Pass<'_>> {
         // Before the count: see above.
         let blocked = Blocked::all();
-        // SYNC: SeqCst: either we see the gate closed, or who closes it sees us inside.
+        // SYNC: SeqCst: either we see the gate closed, or the thread that closes it sees us inside.
         if self.0.fetch_add(1, Ordering::SeqCst) & CLOSED == 0 {
             return Some(Pass { gate: self, _blocked: Some(blocked) });
         }
@@ -73,7 +73,7 @@ pub(crate) fn open() {
     GATE.open();
 }
 
-/// The child after fork(2): nobody is inside.
+/// The child after fork(2): no thread is inside.
 pub(crate) fn after_fork() {
     GATE.0.store(0, Ordering::SeqCst);
 }

@@ -1,17 +1,17 @@
-//! Who else holds a socket: counters shared by a family of processes.
+//! Which other processes hold a socket: counters shared by a family of processes.
 //!
-//! A socket known to one process only needs none. At fork every connected socket (and event set) gets one, in memory the child
-//! inherits; close, exec and exit take one away. At 1 the socket is its holder's alone again and may move. A process that dies
-//! without a word leaves a count too high, which only means that the socket stays with TCP.
+//! A socket known to one process only needs none. At fork every connected socket (and event set) gets one, in memory the child inherits;
+//! close, exec and exit decrement it. At 1 the socket is its holder's alone again and may move. A process that is killed leaves a count too
+//! high, which only means that the socket stays with TCP.
 //!
 //! ```text
 //!   the family's counter:  0 (free) --share--> 2, 3 .. --let_go--> 1 --sole--> 0        --let_go by the last one--> 0
-//!                          any --pass_on--> the same, LOST: somebody holds it whom nobody counts, so nobody is alone with it
+//!                          any --pass_on--> the same, LOST: an uncounted process holds it, so no process is alone with it
 //!   a process's word:      0 (its own) --share--> counted --let_go, pass_on--> UNKNOWN    counted --sole--> 0
 //!                          counted --leave_for_exec--> counted, AWAY --come_back--> counted, or UNKNOWN
 //! ```
-//! A counter that is free may become another object's. Each use of it has a number, which the words have, too: who was away, and comes back
-//! to a counter of another use, is not counted.
+//! A counter that is free may become another object's. Each use of it has a number, stored in the words, too. A process that was away and
+//! comes back to a counter of another use is not counted.
 
 #[cfg(not(feature = "shuttle"))]
 mod shared;
@@ -34,7 +34,7 @@ const USE: u32 = (AWAY - 1) & !COUNT;
 pub(crate) enum Rest {
     /// Others of the family.
     Family,
-    /// Nobody who is counted.
+    /// No counted process.
     Uncounted,
     Nobody,
 }
@@ -47,7 +47,7 @@ pub(crate) struct Holders(AtomicU32);
 #[derive(Clone, Copy)]
 struct Family<'a> {
     counters: &'a [AtomicU32],
-    /// Where to look for a free one.
+    /// Where to search for a free one.
     hint: &'a AtomicU32,
 }
 
@@ -113,7 +113,7 @@ impl<'a> Family<'a> {
             _ if !counted => {}
             Rest::Family => _ = holders.0.fetch_or(AWAY, Ordering::Relaxed),
             Rest::Uncounted => holders.0.store(UNKNOWN, Ordering::Relaxed),
-            // The counter is free; whatever comes, nobody else has it.
+            // The counter is free; no other process has the object, whatever comes.
             Rest::Nobody => holders.0.store(0, Ordering::Relaxed),
         }
         rest

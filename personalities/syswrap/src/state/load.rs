@@ -1,5 +1,5 @@
-//! `/proc/loadavg`, kept open. Whoever waits reads it often, and a descriptor that is opened for each look takes, for a moment, the least
-//! number that is free, which another thread of the program may count on.
+//! `/proc/loadavg`, kept open. Waiting threads read it often. Opening a descriptor for each read would take, for a moment, the least free
+//! number, which another thread of the program may rely on.
 
 use core::ffi::c_int;
 use std::os::fd::{AsRawFd as _, IntoRawFd as _};

@@ -4,7 +4,7 @@
 //!   unused --add--> PLAIN --adopt--> OURS --restore--> PLAIN --del--> unused
 //!                     |               |  \--del--> OURS + DETACHED (stays in the kernel, reports nothing) --add--> OURS
 //!                     +----orphan-----+------> ORPHAN: the descriptor it was registered by is closed, the socket lives on; the kernel
-//!                                              keeps what it had, and nobody can change it any more
+//!                                              keeps what it had, and it cannot be changed any more
 //!                                     OURS --lend--> LENT: before a fork
 //! ```
 //! A registration is lent if its socket's peer has gone, or if its socket's ring is not read to its end. In the first case it is also lent
@@ -12,12 +12,12 @@
 //!
 //! A PLAIN edge-triggered registration becomes OURS once what has come is read, for the kernel reports a modified entry again.
 //!
-//! Nobody knows what the kernel has reported of a PLAIN one-shot registration, so nobody knows whether it is armed. It becomes OURS as the
+//! It is not known what the kernel has reported of a PLAIN one-shot registration, so neither is whether it is armed. It becomes OURS as the
 //! program arms it, unless it was SPENT when it was restored.
 //!
 //! Every step is made under the socket's `registering` lock, with signals blocked ([`super::registration`]). The bits decide what is
-//! reported meanwhile; every thread may read them. Of a member that is OURS the wanted events, and DETACHED, change under the lock of its
-//! set, which is enough for that. So a step from or to OURS, and the end of a member, are made under both locks.
+//! reported meanwhile; every thread may read them. Exception: the wanted events of a member that is OURS, and DETACHED, change under the
+//! lock of its set alone. So a step from or to OURS, and the end of a member, are made under both locks.
 
 mod edge;
 
@@ -61,7 +61,7 @@ pub(crate) mod bit {
     /// Deleted by the program while the registration was ours: it stays in the kernel, in case the program adds it again, as event
     /// loops do that switch between reading and writing. Nothing of it is reported.
     pub(crate) const DETACHED: u32 = 8;
-    /// The kernel socket was asked and had nothing to read: the kernel reports the next byte.
+    /// The kernel socket was polled and had nothing to read: the kernel reports the next byte.
     pub(crate) const IDLE_IN: u32 = 16;
     /// The same for room to write.
     pub(crate) const IDLE_OUT: u32 = 32;
@@ -89,7 +89,7 @@ impl Member {
         self.state.store(0, Ordering::Relaxed);
     }
 
-    /// Becomes member of a set, as the program said; in state `bits`.
+    /// Becomes member of a set, with the program's event; in state `bits`.
     pub(crate) fn begin(&self, set: u32, fd: i32, event: libc::epoll_event, bits: u32) {
         self.fd.store(fd, Ordering::Relaxed);
         self.state.store(bits, Ordering::Relaxed);

@@ -1,5 +1,5 @@
-//! Who owns what: one module for each thing, with its states, who moves them, and what is freed when. Nothing here imports what is
-//! above it.
+//! The owner of each thing: one module each, with its states, the transitions, and what is freed when. Nothing here imports what is above
+//! it.
 //!
 //! | module | the life of |
 //! |---|---|
@@ -10,7 +10,7 @@
 //! | [`callers`], [`retained`] | a call that has slept on a socket; the socket after its last close meanwhile |
 //! | [`teardown`], [`pending_release`] | the end of a session, and of a socket; the slot of an ended session that others of the family still have |
 //! | [`sets`], [`registry`] | an event set; its members, and those that may have something to report |
-//! | [`member`], [`registration`], [`key`] | a socket in a set, and whose the kernel's registration is |
+//! | [`member`], [`registration`], [`key`] | a socket in a set, and whether the kernel's registration is ours or the program's |
 //! | [`offers`], [`arenas`] | the table where connections meet; the shared memory of a pair of processes |
 //! | [`holders`], [`gate`] | what other processes hold of a socket; what may not change while this one forks |
 //! | [`defer`], [`routed`] | what a signal handler sent in the middle of a send; where a socket goes through the daemon |

@@ -1,17 +1,17 @@
-//! The word of a descriptor's number, and the time in which it is closed: from the moment when we know it no longer to the kernel's close
-//! doorbells of ours may lie in its queue, so whoever calls on it meanwhile waits.
+//! The word of a descriptor's number, and the time in which it is closed. From the moment when we no longer track it to the kernel's close,
+//! doorbells of ours may lie in its queue, so a call on it meanwhile waits.
 //!
 //! ```text
-//!   nothing --set--> a word --begin, by who closes--> closing --end, by the same--> nothing
-//!                       ^                                |
-//!                       +---- set, by whom the kernel ---+     (the kernel's close is made by then)
-//!                             gives the number next
+//!   nothing --set--> a word --begin, by the closing thread--> closing --end, by the same--> nothing
+//!                       ^                                        |
+//!                       +---- set, by the thread to which -------+     (the kernel's close is made by then)
+//!                             the kernel gives the number next
 //! ```
 //! `take` goes to nothing at once: for a number that the kernel has closed already.
 
 use madrigal_base::sync::{AtomicU32, Ordering};
 
-/// A word that says that a thread is closing the number; below it the thread's id, and [`IN_KERNEL`].
+/// Marks a number that a thread is closing; below it the thread's id, and [`IN_KERNEL`].
 const CLOSING: u32 = 6 << 29;
 /// The kernel's close is being made.
 const IN_KERNEL: u32 = 1 << 28;
@@ -32,7 +32,7 @@ pub(crate) struct Closing {
     pub(crate) in_kernel: bool,
 }
 
-/// What a word says of a close.
+/// The close that a word records.
 #[inline]
 pub(super) fn closing(word: u32) -> Option<Closing> {
     let is_closing = word >> 29 == CLOSING >> 29;
@@ -151,7 +151,7 @@ mod explored {
                 free
             };
             if free {
-                // It was closed, and whoever closed it may not have said so yet.
+                // It was closed, and the closing thread may not have recorded that yet.
                 assert!(world.number.take().is_none_or(|word| word != NEW));
                 world.number.set(NEW);
                 return;

@@ -35,7 +35,7 @@ static NAMED_LEN: AtomicUsize = AtomicUsize::new(0);
 pub(crate) fn configure() {
     let Some(named) = super::process::env(c"MADRIGAL_DIR").filter(|path| !path.is_empty()) else { return };
     let Some(copy) = zeroed_pages(named.len()) else { return };
-    // SAFETY: fresh pages that nobody else knows, as long as the name at least.
+    // SAFETY: fresh pages that no other code knows, as long as the name at least.
     unsafe { core::ptr::copy_nonoverlapping(named.as_ptr(), copy, named.len()) };
     NAMED_LEN.store(named.len(), Ordering::Relaxed);
     NAMED.store(copy, Ordering::Release);
@@ -46,7 +46,7 @@ fn directory() -> Directory {
     if copy.is_null() {
         return Directory::named(None);
     }
-    // SAFETY: `configure` copied so many bytes of a text there, and nobody writes to them again.
+    // SAFETY: `configure` copied so many bytes of a text there, and nothing writes to them again.
     Directory::named(Some(unsafe { core::str::from_utf8_unchecked(core::slice::from_raw_parts(copy, len)) }))
 }
 
@@ -151,14 +151,14 @@ pub(crate) fn yield_fd(wanted: c_int) -> bool {
     true
 }
 
-/// Before fork: a place for the child, so that somebody has the table when a parent exits at once.
+/// Before fork: a place for the child, so that a process has the table when a parent exits at once.
 pub(crate) fn before_fork() {
     if let Some(table) = mapped() {
         table.expect_child();
     }
 }
 
-/// Nobody opens or leaves the table until the fork is over.
+/// The table is neither opened nor left until the fork is over.
 pub(crate) fn quiesce() {
     fork_locks::acquire(&LOCK);
 }

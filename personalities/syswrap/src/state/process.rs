@@ -107,7 +107,7 @@ pub(crate) fn first_try() -> u32 {
     if EAGER.load(Ordering::Relaxed) == eager::NOT { 8 } else { 1 }
 }
 
-/// Whether a session is to be left now, for the sake of a test.
+/// Whether to leave a session now, for a test.
 #[inline]
 pub(crate) fn leaves_at_random() -> bool {
     EAGER.load(Ordering::Relaxed) == eager::RANDOM && {
@@ -124,8 +124,8 @@ pub(crate) fn checks() -> bool {
     CHECKS.load(Ordering::Relaxed)
 }
 
-/// What we share says what cannot be. A peer may write what it likes, and harms its own connections only; where sums are kept it is taken
-/// for a fault of ours: nothing new moves in this process.
+/// Shared memory has impossible values. A peer may write anything, and harms its own connections only. But if sums are checked this counts
+/// as a fault of ours: nothing new moves in this process.
 #[cold]
 pub(crate) fn contradiction() {
     if checks() {
@@ -215,8 +215,8 @@ pub(crate) fn spawn_step(begins: bool) {
     }
 }
 
-/// How many children were made, or are being made, of which each may have a copy of a descriptor that nobody counted: of any, or only of
-/// one that does not close on exec. `None`: one is being made now.
+/// How many children were made, or are being made, that may have an uncounted copy of a descriptor: of any, or only of one that does not
+/// close on exec. `None`: one is being made now.
 pub(crate) fn children(closes_on_exec: bool) -> Option<u32> {
     let (forks, spawns) = (FORKS.load(Ordering::SeqCst), SPAWNS.load(Ordering::SeqCst));
     if forks & 1 != 0 || !closes_on_exec && SPAWNING.load(Ordering::SeqCst) != 0 {
@@ -225,7 +225,7 @@ pub(crate) fn children(closes_on_exec: bool) -> Option<u32> {
     Some(if closes_on_exec { forks } else { forks.wrapping_add(spawns) })
 }
 
-/// The table `madrigal why` reads; made on first use. `None` when it cannot be made: everything works, nothing is told.
+/// The table `madrigal why` reads; made on first use. `None` when it cannot be made: everything works, nothing is reported.
 #[inline]
 pub(crate) fn report() -> Option<&'static Report> {
     made_report().or_else(make_report)
@@ -258,7 +258,7 @@ fn make_report() -> Option<&'static Report> {
     REPORT_FD.store(report.fd().as_raw_fd(), Ordering::Relaxed);
     table::hide(report.fd().as_raw_fd());
     let place = place.cast::<Report>();
-    // SAFETY: fresh pages, large and aligned enough, that nobody else knows yet and that are never unmapped.
+    // SAFETY: fresh pages, large and aligned enough, that no other code knows yet and that are never unmapped.
     let report = unsafe {
         place.write(report);
         &*place

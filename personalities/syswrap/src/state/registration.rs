@@ -59,7 +59,7 @@ pub(crate) fn adopt<S: Subject>(s: &S) -> bool {
 /// How often the adoption of edge-triggered registrations is deferred. A stream that is never read to its end has no end to wait for.
 const PATIENCE: u32 = 64;
 
-/// Whether the kernel would report bytes again, for it reports a modified entry again. Such bytes are to be read first.
+/// Whether the kernel would report bytes again, as it does for a modified entry. Such bytes must be read first.
 fn would_report_again<S: Subject>(s: &S) -> bool {
     let reads = (EPOLLIN | libc::EPOLLRDNORM) as u32;
     let by_edge = |member: &Member| {
@@ -83,7 +83,7 @@ fn adopt_all<S: Subject>(s: &S) -> bool {
 
 fn adopt_one<S: Subject>(s: &S, m: usize, member: &Member) -> bool {
     let Some(set) = s.set_of(member) else { return false };
-    // What another process waits for stays the program's.
+    // A set that another process waits on stays the program's.
     let stays = member.has(bit::ORPHAN) || !set.is_sole();
     let (Some(epfd), false) = (set.descriptor(), stays) else { return false };
     let _lock = set.registry().lock.lock();
@@ -94,7 +94,7 @@ fn adopt_one<S: Subject>(s: &S, m: usize, member: &Member) -> bool {
     member.set_bit(bit::OURS, true);
     set.registry().ours.fetch_add(1, Ordering::AcqRel);
     if deaths() != 0 {
-        // Of this one the kernel was not asked since.
+        // For this member the kernel was not queried since.
         set.registry().deaths.store(u32::MAX, Ordering::Relaxed);
     }
     let wakes = if set.registry().sleepers.load(Ordering::SeqCst) > 0 { OURS_OUT } else { ours(&*set, s, member) };
@@ -273,7 +273,7 @@ pub(crate) fn stop_write_events<S: Subject>(s: &S) {
     }
 }
 
-/// Bytes that are there are an edge once more.
+/// Makes unread bytes an edge once more.
 pub(crate) fn report_bytes_again<S: Subject>(s: &S) {
     let _registering = s.lock_members();
     for (m, member) in used(s).filter(|(_, member)| member.has(bit::OURS)) {
@@ -302,7 +302,7 @@ pub(crate) fn note_own_wake<S: Subject>(s: &S) {
     }
 }
 
-/// It has done so: entries that had nothing more to report, and were taken out, report this, too.
+/// It has done so: entries that were taken out because they had nothing more to report now report this wake, too.
 pub(crate) fn report_wake<S: Subject>(s: &S) {
     let _registering = s.lock_members();
     let waits = |member: &Member| member.has(bit::ABSENT) && !member.has(bit::ORPHAN | bit::SPENT | bit::DETACHED);
@@ -357,7 +357,7 @@ pub(crate) fn watch<E: EventSet>(set: &E) -> bool {
     first
 }
 
-/// What the program has taken out of its sets goes from the kernel's, too: a child has those of the kernel, and a list of its own.
+/// Removes from the kernel what the program has taken out of its sets: a child shares the kernel's entries, but has a list of its own.
 pub(crate) fn forget_detached<S: Subject>(s: &S) {
     let _registering = s.lock_members();
     for (_, member) in used(s).filter(|(_, member)| member.has(bit::DETACHED)) {

@@ -1,4 +1,4 @@
-//! How a socket goes through the daemon: kept with the socket, decided by [`crate::route`].
+//! How a socket goes through the daemon: kept with the socket, decided by [`crate::remote`].
 
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -42,7 +42,7 @@ impl Routed {
         self.stage.load(Ordering::Acquire)
     }
 
-    /// The program has been told.
+    /// The result has been reported to the program.
     pub(crate) fn set_done(&self) {
         self.stage.store(stage::DONE, Ordering::Release);
     }

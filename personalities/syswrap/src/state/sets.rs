@@ -42,12 +42,12 @@ pub(crate) struct Set {
     pub(crate) registry: Registry,
     /// Numbers the waits.
     pub(crate) rounds: AtomicU32,
-    /// 1: the last wait had no room for what the kernel may have to tell.
+    /// 1: the last wait had no room for what the kernel may report.
     pub(crate) crowded: AtomicU32,
     /// When the kernel was last asked, and ring answers since.
     pub(crate) kernel_at: AtomicU64,
     pub(crate) answers: AtomicU32,
-    /// 1: the kernel's last answer told of other descriptors than ring sockets.
+    /// 1: the kernel's last answer had other descriptors than ring sockets.
     pub(crate) mixed: AtomicU32,
     pub(crate) nested: [Nested; MEMBERS],
     pub(crate) waiter: Waiter,
@@ -110,7 +110,7 @@ impl ParkedSet {
     }
 }
 
-/// Begins to know the epoll descriptor `fd`, of which nothing was known.
+/// Begins to track the epoll descriptor `fd`, which was unknown.
 pub(crate) fn track(fd: c_int) {
     if super::process::is_plain() {
         return;
@@ -205,7 +205,7 @@ fn open_sets() -> impl Iterator<Item = (u32, &'static Set)> {
     SETS.all().filter(|(_, set)| set.refs.load(Ordering::Relaxed) > 0)
 }
 
-/// Before a fork: nobody changes a list of members, or begins or ends a set, until the fork is over.
+/// Before a fork: no list of members changes, and no set begins or ends, until the fork is over.
 pub(crate) fn quiesce() {
     SETS.all().for_each(|(_, set)| fork_locks::acquire(&set.registry.lock));
     fork_locks::acquire(SETS.lock());
@@ -236,12 +236,12 @@ impl Set {
         Word::new(Kind::EventSet, self.generation.load(Ordering::Relaxed), self.index())
     }
 
-    /// The kernel may have something to tell of what the program has just asked for: the next wait asks it, whatever rings tell.
+    /// The kernel may have an event for what the program has just requested: the next wait queries it, whatever the rings have.
     pub(crate) fn ask_kernel_soon(&self) {
         self.kernel_at.store(0, Ordering::Relaxed);
     }
 
-    /// Whether the kernel's set tells everything.
+    /// Whether the kernel's set reports everything.
     pub(crate) fn is_plain(&self) -> bool {
         self.registry.ours.load(Ordering::Acquire) == 0
     }
@@ -251,7 +251,7 @@ impl Set {
         self.holders.sole()
     }
 
-    /// Somebody holds it from now on who is not counted.
+    /// An uncounted process holds it from now on.
     pub(crate) fn pass_on(&self) {
         self.holders.pass_on();
     }
@@ -350,7 +350,7 @@ pub(crate) fn key(s: &Sock, m: usize) -> u64 {
     key::make(secret, s.generation(), id(s, m))
 }
 
-/// Whether any key was ever made: before that, nothing the kernel tells can be one.
+/// Whether any key was ever made: before that, no data reported by the kernel can be one.
 #[inline]
 pub(crate) fn has_keys() -> bool {
     KEY.load(Ordering::Relaxed) != 0

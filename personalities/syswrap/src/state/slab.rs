@@ -1,7 +1,7 @@
 //! Objects that live outside malloc: hooks run in signal handlers and in the middle of anything, so they may not allocate.
 //!
-//! Chunks are mapped on demand and never given back; an object keeps its address for ever, which is what lets a thread look at one
-//! that another thread is closing.
+//! Chunks are mapped on demand and never given back. An object keeps its address for ever, so a thread may read one that another thread is
+//! closing.
 
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};

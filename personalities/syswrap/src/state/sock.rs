@@ -1,14 +1,14 @@
-//! One TCP socket of the program: what the hooks know of it, whoever of them it meets first.
+//! One TCP socket of the program: the state that all hooks share.
 //!
 //! A socket is found by descriptor ([`enter`]) and lives from socket(2) or accept(2) to its last close in this process:
 //!
 //! ```text
-//!   free --track--> descriptors > 0 --(dup +1, close -1)--> no descriptor --(nobody at work, nobody parked: finish)--> free
+//!   free --track--> descriptors > 0 --(dup +1, close -1)--> no descriptor --(no hook at work, none parked: finish)--> free
 //!                     |         ^
 //!                     the last closes while calls sleep on it: one of our own takes its place until they are over ([`super::callers`])
 //! ```
-//! Descriptors are counted by whoever opens and closes them (`lifecycle::close`); the object is freed by [`super::teardown`]. All fields
-//! are atomics: hooks run in any thread and in signal handlers. What belongs to a ring session is in [`super::session`].
+//! The hook that opens or closes a descriptor counts it (`lifecycle::close`); [`super::teardown`] frees the object. All fields are atomics:
+//! hooks run in any thread and in signal handlers. What belongs to a ring session is in [`super::session`].
 
 mod held;
 pub(crate) mod options;
@@ -90,7 +90,7 @@ pub(crate) mod flag {
     pub(crate) const WITHHELD: u32 = 1024;
     /// The session is over, and registrations stay ours all the same.
     pub(crate) const STAYS: u32 = 2048;
-    /// Another process may have set options on it, or on its listener, of which this one knows nothing.
+    /// Another process may have set options on it, or on its listener; this process does not know them.
     pub(crate) const OPTIONS_UNKNOWN: u32 = 4096;
     /// What a connection has from its listener; `TCP_CORK`, too.
     pub(crate) const INHERITED: u32 = LINGER0 | RCVTIMEO | SNDTIMEO | LOW_WATER | OPTIONS_UNKNOWN;
@@ -164,7 +164,7 @@ unsafe impl Object for Sock {
     }
 }
 
-/// Begins to know the TCP socket `fd`, of which nothing was known. Does nothing when there is no room: the descriptor stays unknown.
+/// Begins to track the TCP socket `fd`, which was unknown. Does nothing when there is no room: the descriptor stays unknown.
 pub(crate) fn track(fd: c_int, role: u32, nonblocking: bool) {
     if process::is_plain() {
         return;
@@ -260,7 +260,7 @@ impl Sock {
     /// Takes away the descriptor that stands for it while its own are displaced.
     pub(crate) fn take_displaced(&self) -> Option<Fd> {
         let copy = self.displaced.swap(0, Ordering::Relaxed).checked_sub(1)?;
-        // SAFETY: from `Fd::into_number`, and whoever takes it away is the only one.
+        // SAFETY: from `Fd::into_number`, and only the caller that takes it away gets here.
         Some(unsafe { Fd::from_number(copy as c_int) })
     }
 
@@ -281,12 +281,12 @@ impl Sock {
         self.holders.share();
     }
 
-    /// This process holds it no longer; true: nobody else does.
+    /// This process holds it no longer; true: no other process does.
     pub(crate) fn let_go(&self) -> bool {
         self.note_rest(self.holders.let_go()) == Rest::Nobody
     }
 
-    /// Somebody holds it from now on who is not counted.
+    /// An uncounted process holds it from now on.
     pub(crate) fn pass_on(&self) {
         self.note_rest(self.holders.pass_on());
     }
@@ -309,7 +309,7 @@ impl Sock {
         rest
     }
 
-    /// Whether this process is the only holder of it. From then on nobody else changes what is set on it.
+    /// Whether this process is the only holder of it. From then on no other process changes its options.
     pub(crate) fn is_sole(&self) -> bool {
         let was_shared = self.holders.was_shared();
         let sole = self.holders.sole();

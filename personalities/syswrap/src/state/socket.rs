@@ -32,7 +32,7 @@ impl Socket<'_> {
 
     /// Whether the connection, which is closed, ended without the peer's FIN.
     fn was_cut(self) -> bool {
-        // One of these may just be told. All return: nothing waits on a closed connection.
+        // One of these may be returning the error now. All return: nothing waits on a closed connection.
         let end = time::now_ns() + NOTICE_NS;
         if view(self.s, self.fd).is_some_and(|v| v.was_reset_at_once()) {
             return true;
@@ -49,13 +49,13 @@ impl Socket<'_> {
         {
             v.saw_error(e);
         }
-        // An error would have been told by now.
+        // An error would have been reported by now.
         self.s.session.assume_fin();
         self.s.session.was_cut()
     }
 
-    /// Whether there was one, by what has been taken of the queue: it counts as a byte. The error, which would tell, stays in the kernel for
-    /// whoever goes on there.
+    /// Whether there was a FIN: it counts as a byte taken out of the queue. The error would show it, too, but stays in the kernel for the
+    /// next caller.
     fn had_fin(self) -> Option<bool> {
         let v = view(self.s, self.fd).filter(|_| !self.s.session.knows_cut())?;
         let _lock = v.try_reading()?;
@@ -82,7 +82,7 @@ impl Sock {
         self.slot_index.load(Ordering::Relaxed)
     }
 
-    /// What it says of itself in its slot, from the offer on.
+    /// What this side publishes about itself in its slot, from the offer on.
     pub(crate) fn own_line(&self) -> Option<&SideLine> {
         let slot = self.lease()?.arena().slot(self.slot_index())?;
         Some(&slot.side[self.session.side()])

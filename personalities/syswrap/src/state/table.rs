@@ -1,7 +1,7 @@
-//! Which descriptor is what: one word a descriptor, looked up by every hook.
+//! What each descriptor is: one word per descriptor, which every hook reads.
 //!
-//! A word is 0 for a descriptor that is none of ours; otherwise kind, generation and index of its object. The generation makes a
-//! word of a closed descriptor differ from that of a later one, so that a thread which looked it up before can tell.
+//! A word is 0 for a descriptor that is none of ours; otherwise kind, generation and index of its object. The generation makes a word of a
+//! closed descriptor differ from that of a later one, so that a thread that read the old word notices.
 
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
@@ -24,7 +24,7 @@ pub(crate) enum Kind {
     Socket,
     /// An epoll descriptor: index into the event sets.
     EventSet,
-    /// Looked at and found to be neither (so that nobody looks again).
+    /// Checked and found to be neither (so that it is not checked again).
     Foreign,
     /// A descriptor of ours, which the program did not open: it neither sees nor closes it.
     Hidden,
@@ -160,18 +160,18 @@ pub(crate) fn move_hidden(old: c_int) -> c_int {
     new
 }
 
-/// Forgets a descriptor, which the kernel has closed, and says what it was.
+/// Forgets a descriptor that the kernel has closed, and returns what it was.
 pub(crate) fn take(fd: c_int) -> Option<Word> {
     cell(fd)?.take().map(Word)
 }
 
 // --- closes -----------------------------------------------------------------------------------------------------------------------
 
-/// How long a close may take before those who wait for it go on: longer than any.
+/// How long threads wait for a close before they go on: longer than any close takes.
 const CLOSE_NS: u64 = 3_000_000_000;
 /// The same of the kernel's: it takes the number away first, and may linger then.
 const IN_KERNEL_NS: u64 = 100_000_000;
-/// Between looks at it.
+/// Between checks of it.
 const PAUSE_NS: u64 = 10_000;
 
 /// The calling thread closes `fd`: what it was. Others that call on it wait for [`end`].

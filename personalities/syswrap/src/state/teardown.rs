@@ -1,10 +1,10 @@
 //! The end of a session, and of a socket. The last thread at work on it does this, so that no other thread reads what is taken away.
 //!
-//! | what has ended | what is done | by whom it is marked as due |
+//! | what has ended | what is done | what marks it as due |
 //! |---|---|---|
 //! | both directions are DONE | registrations are the program's again | the hook that sees it |
 //! | the peer needs nothing of us any more | `TCP_NODELAY` is the program's; the slot is left, or its release is pending ([`super::pending_release`]); the connection may earn another session | the next hook |
-//! | the last descriptor is closed, and nobody sleeps on it | the slot is left; the object is free | close, and the thread that wakes up |
+//! | the last descriptor is closed, and no thread sleeps on it | the slot is left; the object is free | close, and the thread that wakes |
 
 use core::sync::atomic::Ordering;
 

@@ -1,8 +1,8 @@
 //! Tools that trace this process, as far as they limit what this library may do in it.
 //!
-//! A race detector knows what orders two threads by the calls on sockets that it sees; of bytes that go by a ring it sees none, and would
-//! report what one thread wrote before it sent, and another read after it received. So under one the process runs plain: every call is
-//! the program's own, and passes the detector. Valgrind does not know the latest system calls, and says so on standard error.
+//! A race detector orders two threads by the calls on sockets that it sees. It sees no bytes that go by a ring, so it would report a race
+//! between what one thread wrote before it sent, and another read after it received. So under one the process runs plain: every call is the
+//! program's own, and passes the detector. Valgrind lacks the latest system calls, and prints that on standard error.
 
 use core::ffi::CStr;
 

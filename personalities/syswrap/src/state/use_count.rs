@@ -3,11 +3,11 @@
 //! ```text
 //!   hooks at work:  0 <--enter / leave--> 1 <--enter / leave--> 2 ...
 //!                   |                     |
-//!                   +---- exclusive ------+     nobody else is at work: what they might use can be taken away
+//!                   +---- exclusive ------+     no other hook is at work: what it might use can be taken away
 //! ```
 //! A hook that enters meanwhile waits until the exclusive part is over, which is a few system calls long. Signals are blocked in it, so no
 //! thread waits for a frame below its own. Work for the last hook is marked as *due*: either the marking hook gets the exclusive part, or
-//! [`UseCount::leave`] tells the last one.
+//! [`UseCount::leave`] notifies the last one.
 //!
 //! A thread that is about to sleep is not at work: it *parks* its use. A parked use keeps the object from being freed, and does nothing
 //! else.
@@ -18,7 +18,7 @@ const EXCLUSIVE: u32 = 1 << 31;
 const DUE: u32 = 1 << 30;
 const COUNT: u32 = DUE - 1;
 
-/// The count. Zeroed memory: nobody.
+/// The count. Zeroed memory: none.
 #[derive(Default)]
 pub(crate) struct UseCount {
     word: AtomicU32,
@@ -79,7 +79,7 @@ impl UseCount {
         self.parked.load(Ordering::SeqCst) > 0
     }
 
-    /// Something is to be done as soon as nobody else is at work.
+    /// Something must be done as soon as no other hook is at work.
     pub(crate) fn set_due(&self) {
         self.word.fetch_or(DUE, Ordering::SeqCst);
     }

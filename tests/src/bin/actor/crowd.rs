@@ -65,7 +65,7 @@ pub(crate) fn become_user(user: u32) {
 
 /// While there is no other thread.
 pub(crate) fn clear_environment() {
-    // SAFETY: nobody else reads or writes the environment.
+    // SAFETY: no other thread reads or writes the environment.
     assert_eq!(unsafe { libc::clearenv() }, 0, "clearenv");
 }
 
@@ -76,7 +76,7 @@ fn moved() -> usize {
     report.map_or(0, |report| report.records().filter(in_shm).count())
 }
 
-/// Opens `count` connections, warms each, then stays idle; says when in `file`, and ends when that is gone.
+/// Opens `count` connections, warms each, then stays idle; reports this by `file`, and ends when that is gone.
 pub(crate) fn many(addr: SocketAddr, count: usize, file: &str) {
     let connections: Vec<OwnedFd> = (0..count).map(|_| net::client(addr)).collect();
     for c in &connections {
@@ -93,10 +93,10 @@ pub(crate) fn many(addr: SocketAddr, count: usize, file: &str) {
         net::send_all(c, b"still there");
         assert_eq!(net::recv_exact(c, 11), b"still there");
     }
-    println!("{}", super::tell(&connections[0]));
+    println!("{}", super::described(&connections[0]));
 }
 
-/// Many processes, each many short connections; some say nothing, some a little, some enough to move.
+/// Many processes, each with many short connections; some send nothing, some a little, some enough to move.
 pub(crate) fn bomb(addr: SocketAddr, children: usize, each: usize) {
     let pids: Vec<i32> = (0..children)
         .map(|child| {
@@ -118,7 +118,7 @@ pub(crate) fn bomb(addr: SocketAddr, children: usize, each: usize) {
     println!("done missed={}", pair::missed_bells());
 }
 
-/// Connects to itself until descriptors run out, uses what it has; says how far it came.
+/// Connects to itself until descriptors run out, uses the connections, and reports their number.
 pub(crate) fn until_no_more_files(limit: usize) {
     let (listener, addr) = net::listener(pair::loopback());
     net::limit_files(limit as u64);

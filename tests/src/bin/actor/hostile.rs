@@ -8,7 +8,7 @@ use libc::{MSG_DONTWAIT, MSG_PEEK};
 use madrigal_tests::host::Choices;
 use madrigal_tests::net;
 
-/// Serves echo, a thread for each connection, whatever a peer does.
+/// Serves echo, a thread for each connection, with any behaviour of peers.
 pub(crate) fn echo_threads(listener: &OwnedFd) {
     while let Ok(s) = net::accept(listener, libc::SOCK_CLOEXEC) {
         std::thread::spawn(move || {
@@ -26,7 +26,7 @@ pub(crate) fn echo_threads(listener: &OwnedFd) {
     }
 }
 
-/// Uses some connections in every way for ever, whatever comes back.
+/// Uses some connections in every way for ever, with any result.
 pub(crate) fn noise(addr: SocketAddr) {
     let mut choices = Choices::from_seed(u64::from(std::process::id()));
     let mut connections: Vec<OwnedFd> = (0..3).map(|_| warm(addr)).collect();
@@ -68,7 +68,7 @@ pub(crate) fn stray(addr: SocketAddr, file: &str) {
     while std::path::Path::new(file).exists() {
         net::sleep_ms(1);
     }
-    // By its number and by hand: of syscall(2) the library would hear.
+    // By an instruction: the library hooks syscall(2).
     let (mut sent, byte) = (libc::SYS_sendto, b'a');
     // SAFETY: sendto(2) reads one byte of our own.
     unsafe {
@@ -92,7 +92,7 @@ pub(crate) fn good(addr: SocketAddr, file: &str) {
         assert!(net::recv_exact(&c, size) == message, "message {i} came back different");
         i += 1;
     }
-    println!("good {i} {}", super::tell(&c));
+    println!("good {i} {}", super::described(&c));
 }
 
 /// `count` reads and writes on a pipe, a file and an AF_UNIX pair.

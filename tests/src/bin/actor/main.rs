@@ -1,6 +1,6 @@
 //! A small socket program for faults and hostile peers: `actor ROLE ARGUMENTS...`, see the match in `main`.
 //!
-//! A server writes its port to a file; every role ends with one line on standard output that says how its connection ended.
+//! A server writes its port to a file; every role ends with one line on standard output about the end of its connection.
 
 mod crowd;
 mod hostile;
@@ -79,7 +79,7 @@ fn both(file: &str) {
     let s = net::accept(&listener, 0).expect("accept");
     answer(&s);
     // The client is gone, and the connection may have left its rings again.
-    println!("server moved={} {}", pair::moves(&s) > 0, tell(&s));
+    println!("server moved={} {}", pair::moves(&s) > 0, described(&s));
     assert!(child.wait().expect("the child").success());
 }
 
@@ -112,11 +112,11 @@ fn ask(c: &OwnedFd) {
         net::send_all(c, b".");
         assert_eq!(net::recv_exact(c, 1), b".");
     }
-    println!("client {}", tell(c));
+    println!("client {}", described(c));
 }
 
 /// Path, reason and lost wake-ups, for the test to read.
-fn tell(fd: &OwnedFd) -> String {
+fn described(fd: &OwnedFd) -> String {
     let path = pair::path(fd).map_or("none".to_owned(), |p| format!("{p:?}").to_lowercase());
     let why = pair::why(fd).map_or("none", |r| r.name());
     format!("path={path} why={why} missed={}", pair::missed_bells())

@@ -17,7 +17,7 @@ fn byte(i: u64) -> u8 {
     ((i as u32).wrapping_mul(2_654_435_761) >> 24) as u8
 }
 
-/// Plays one side until the connection ends; says how it ended.
+/// Plays one side until the connection ends; reports how it ended.
 pub(crate) fn play(fd: &OwnedFd, mode: &str) {
     let (bytes, how) = match mode {
         "send" => warm(fd, true).unwrap_or_else(|| send(fd)),
@@ -36,7 +36,7 @@ pub(crate) fn play(fd: &OwnedFd, mode: &str) {
         "turns" => turns(fd),
         _ => panic!("unknown mode {mode}"),
     };
-    println!("end bytes={bytes} how={how} {}", super::tell(fd));
+    println!("end bytes={bytes} how={how} {}", super::described(fd));
 }
 
 fn ending(result: net::Count) -> &'static str {

@@ -36,7 +36,7 @@ const ON_TOP: [Call; 8] = [
     Call::Fork,
 ];
 
-/// What the set is asked for by the call and by the handler: data and events.
+/// The registrations in the set by the call and by the handler: data and events.
 const OURS: (u64, i32) = (2, EPOLLIN);
 const THEIRS: (u64, i32) = (3, EPOLLOUT);
 
@@ -53,7 +53,7 @@ enum Call {
     Fork,
 }
 
-/// A connection, a set that has one end of it, and what was got by whom. Handlers allocate nothing.
+/// A connection, a set that has one end of it, and the bytes that the call and the handler got. Handlers allocate nothing.
 struct Scene {
     pair: Pair,
     set: Set,
@@ -108,7 +108,7 @@ impl Scene {
         }
     }
 
-    /// Every byte is there once, and in order, and the set tells of what one of them asked for.
+    /// Every byte is there once, and in order, and the set reports the events of one of the two registrations.
     fn verify(&self, call: Call, unread: &[u8], when: &str) {
         let on_top = Some(self.on_top).filter(|_| self.ran.get());
         let [main, handler] = self.got.each_ref().map(|got| {

@@ -1,5 +1,5 @@
-//! One end does something between any two system calls of what the other end does: what comes out of it is what TCP says, whenever
-//! that is. A run tries some of the moments; `ANY_TIME=all` tries each, `ANY_TIME=7` that one.
+//! One end acts between any two system calls of the other end: the result is that of TCP at any moment. A run tries some of the moments;
+//! `ANY_TIME=all` tries each, `ANY_TIME=7` that one.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, CString};
@@ -31,18 +31,18 @@ crate::checks![
     shuts,
 ];
 
-/// What lies unread when it begins, and what the other end sends.
+/// The number of unread bytes at the beginning, and of those that the other end sends.
 const UNREAD: usize = 4000;
 const TAIL: usize = 1000;
-/// Later than that nothing new is done: some keep polling while they wait.
+/// The last moment: later ones repeat, since some calls keep polling while they wait.
 const MOST: u32 = 400;
-/// Of so many moments a run tries one.
+/// A run tries one of so many moments.
 const STRIDE: u32 = 37;
 
 /// What the other end does, with its descriptor and the rest of the stream.
 type Act = fn(OwnedFd, &[u8]) -> Left;
 
-/// How it is left.
+/// The state in which an act leaves the connection.
 enum Left {
     Open(OwnedFd),
     HalfClosed(OwnedFd),
@@ -55,7 +55,7 @@ enum Left {
 struct Did {
     read: Vec<u8>,
     sent: &'static [u8],
-    /// Nothing more is said.
+    /// The sending direction was shut.
     shut: bool,
 }
 
@@ -114,7 +114,7 @@ const ENDS: &[(&str, Act)] = &[
     }),
 ];
 
-/// What is done meanwhile, at an end that will have got so many bytes.
+/// What is done meanwhile, at an end that gets so many bytes in all.
 type Deed = fn(&OwnedFd, usize) -> Did;
 
 /// A connection, and what is unread of it.
@@ -174,12 +174,12 @@ fn beside_all(deed: Deed) {
     moments(0, |at| at_a_kill(at, deed));
 }
 
-/// False: it was done by then. It is the `writer`, with its act, that stops, or the reader.
+/// False: it was done by then. With `writer` the act stops at the moment, else the deed.
 fn at_moment(at: u32, name: &str, start: Start, act: Act, deed: Deed, writer: bool) -> bool {
     let ((go, goes), (done, does_it)) = (net::pipe(), net::pipe());
     let tell = || {
         net::write(&goes, b"g").unwrap();
-        // It may have to wait for who stands still.
+        // It may have to wait for the end that stands still.
         poll(&done, POLLIN, 20);
     };
     at_stop(at, tell, |mark| {
@@ -197,7 +197,7 @@ fn at_moment(at: u32, name: &str, start: Start, act: Act, deed: Deed, writer: bo
     })
 }
 
-/// This between the marks, and that by another thread once it is told to go; what came of both.
+/// Runs `this` between the marks, and `that` in another thread once it gets the signal to go. Returns both results.
 fn beside_the_other<A, B: Send>(
     this: impl FnOnce() -> A,
     that: impl FnOnce() -> B + Send,
@@ -250,7 +250,7 @@ fn at_a_kill(at: u32, deed: Deed) -> bool {
     })
 }
 
-/// Every byte of the stream comes, and then what the other end has done; and what is said comes there.
+/// Every byte of the stream comes, and then the end that the other side made; and the bytes sent here arrive there.
 fn verify(s: &OwnedFd, mut did: Did, left: Left, stream: &[u8], when: &str) {
     let mut buf = [0; UNREAD + TAIL];
     let told = loop {

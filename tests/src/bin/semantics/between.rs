@@ -66,8 +66,8 @@ fn spin(micros: u64) {
     }
 }
 
-/// A receive and another call sleep, one byte comes, and a receive gets it: the other call sleeps on, or is told. Whatever it does between
-/// two sleeps of its own is nothing that a handler may run in and end nothing.
+/// A receive and another call sleep, one byte comes, and a receive gets it: the other call sleeps on, or returns. A signal handler that
+/// runs between two of its sleeps always ends it.
 fn every_signal_ends_what_is_woken_for_nothing() {
     net::on_signal(SIGUSR1, net::count_signal, false);
     let p = Pair::warm();
@@ -130,7 +130,7 @@ fn sleeps_on_behind_a_signal(p: &Pair, (call, reads): (Call<'_>, bool), later: u
         (calls.map(|call| call.join().unwrap()), hung)
     });
     assert!(got.iter().all(|got| [Ok(1), Err(EINTR)].contains(got)), "{got:?}");
-    // Where the signal came first nobody has got it.
+    // If the signal came first, the byte is still there.
     let receives = if reads { 2 } else { 1 };
     if !got[..receives].contains(&Ok(1)) {
         assert_eq!(read(&p.s, &mut [0; 1]), Ok(1));
@@ -139,7 +139,7 @@ fn sleeps_on_behind_a_signal(p: &Pair, (call, reads): (Call<'_>, bool), later: u
 }
 
 fn waitall_interrupted_keeps_part() {
-    // Restarted calls, too: what has got a part has something to return.
+    // Restarted calls, too: a call that has got a part returns it.
     for restarts in [false, true] {
         for p in [Pair::fresh(), Pair::warm()] {
             net::on_signal(SIGUSR1, net::count_signal, restarts);
@@ -196,7 +196,7 @@ fn peek_interrupted_sees_all() {
             scope.spawn(|| {
                 crate::await_asleep(tid);
                 send_all(&p.c, b"two");
-                // The first one may run just before the kernel is asked.
+                // The first one may run just before the system call.
                 while !over.load(Ordering::SeqCst) {
                     net::signal_thread(me, SIGUSR1);
                     net::sleep_ms(50);
@@ -213,7 +213,7 @@ extern "C" fn count_and_receive(signal: libc::c_int) {
     let _ = net::recv(HANDLER_FD.load(Ordering::SeqCst), &mut [0; 2], libc::MSG_DONTWAIT);
 }
 
-/// What a look has seen it tells, though the handler that ends it takes a part of that.
+/// A peek returns the bytes that it has seen, though the handler that ends it takes a part of them.
 fn peek_interrupted_by_a_receive() {
     let p = Pair::warm();
     HANDLER_FD.store(p.s.as_raw_fd(), Ordering::SeqCst);

@@ -69,14 +69,14 @@ fn across_processes_64_mib() {
         0
     });
     let (listener, addr) = net::listener(pair::loopback());
-    pair::tell_port(&input, addr);
+    pair::send_port(&input, addr);
     let fd = net::accept(&listener, 0).unwrap();
     both(|| send_stream(&fd, 4, 64 * MIB, 77_777), || check_stream(&fd, 3, 64 * MIB, 1 << 20));
     assert_eq!(net::wait(child), 0);
 }
 
 fn nonblocking_both_directions() {
-    // One thread, poll(2), both ends: nobody may wait for anybody.
+    // One thread, poll(2), both ends: neither end may wait for the other.
     let p = Pair::warm();
     net::set_nonblocking(&p.c, true);
     net::set_nonblocking(&p.s, true);
@@ -169,7 +169,7 @@ fn only_one_side_sends() {
     );
 }
 
-/// A sender that asks before each send, is never refused, and whose sends fill a ring exactly.
+/// A sender that polls before each send is never refused; its sends fill a ring exactly.
 fn sends_only_where_there_is_room() {
     const BLOCK: usize = 128 << 10;
     for _ in 0..40 {

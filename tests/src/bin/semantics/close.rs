@@ -217,7 +217,7 @@ fn close_with_data_on_its_way() {
     );
 }
 
-/// A reader that freed space for a writer may still have told it so when the writer closes: that is no byte left unread.
+/// A reader may have notified a writer of free space just before the writer closes: this doorbell is no unread byte.
 fn close_before_the_last_doorbell() {
     let p = Pair::warm();
     // A doorbell goes at once, the next one some 50 ms later.
@@ -366,7 +366,7 @@ fn end_is_told_for_ever() {
     }
 }
 
-/// What is sent right behind a ring is not held back for the doorbells in front of it: who closes has it.
+/// Bytes sent right behind a ring are not held back because of the doorbells in front of them: they arrive before a close.
 fn close_behind_a_ring_that_was_left() {
     for nodelay in [0, 1] {
         let Pair { c, s } = Pair::warm();

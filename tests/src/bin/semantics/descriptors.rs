@@ -137,7 +137,7 @@ fn numbers_used_again() {
     }
 }
 
-/// What a thread opens has the least number that is free, whatever others wait for meanwhile.
+/// A new descriptor gets the least free number, while other threads wait in any call.
 fn least_number_beside_waits() {
     let Pair { c, s } = Pair::warm();
     let stop = AtomicBool::new(false);

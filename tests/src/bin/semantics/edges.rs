@@ -135,7 +135,7 @@ fn edge_out_after_full() {
     }
 }
 
-/// Linux tells of room anew when the program changes how much there may be.
+/// Linux reports room again when the program changes the buffer size.
 fn edge_out_by_option() {
     let p = Pair::warm();
     let (set, reading) = (Set::new(), Set::new());
@@ -171,7 +171,7 @@ fn edge_at_end() {
     assert_eq!(set.wait(4, -1), [(1, EPOLLIN | EPOLLRDHUP | EPOLLHUP)]);
 }
 
-/// Linux tells of bytes anew when the program says how many a receive waits for.
+/// Linux reports bytes again when the program sets how many a receive waits for.
 fn edge_behind_a_low_water_mark() {
     let p = Pair::warm();
     let set = Set::new();
@@ -230,7 +230,7 @@ fn oneshot_once() {
     assert_eq!(set.wait(4, 20), []);
 }
 
-/// What the kernel has told stays told when the connection moves to a ring, which it does as the program arms it again (P2).
+/// An edge that the kernel reported is not repeated when the connection moves to a ring, which happens as the program arms it again (P2).
 fn oneshot_fired_before_the_ring() {
     let p = Pair::fresh();
     let set = Set::new();
@@ -377,7 +377,7 @@ fn edge_reported_to_one_thread() {
     }
 }
 
-/// A shutdown(2) wakes whoever waits for the socket, whatever it asks for, though there is nothing left to shut.
+/// A shutdown(2) wakes every waiter of the socket, with any requested events, though there is nothing left to shut.
 fn shutdown_of_broken_is_an_edge() {
     for asked in [EPOLLIN | EPOLLRDHUP, EPOLLOUT, 0] {
         let Pair { c, s } = Pair::warm();
@@ -396,7 +396,7 @@ fn shutdown_of_broken_is_an_edge() {
     }
 }
 
-/// The last look was before the connection moved to a ring, the next one is behind the ring's end: what went by it in between is an edge.
+/// The last wait was before the connection moved to a ring, the next one is after the ring's end: bytes that went by the ring are an edge.
 fn bytes_of_a_ring_are_an_edge_behind_its_end() {
     let (_keep, pipe) = net::pipe();
     for rounds in 0..60 {
@@ -421,7 +421,7 @@ fn bytes_of_a_ring_are_an_edge_behind_its_end() {
     }
 }
 
-/// Bytes come and are read before anybody waits: that was an edge, whichever way they came, and what is ready then is told.
+/// Bytes come and are read before a wait: that was an edge, by ring or by kernel, and the events that are ready then are reported.
 fn bytes_that_were_read_are_an_edge() {
     for rounds in 0..60 {
         let p = Pair::fresh();

@@ -36,7 +36,7 @@ crate::checks![
 /// `semantics --child FD`: answers on an inherited socket, or as a server where it is a listener; waits once on an event set.
 pub(crate) fn child(args: &[String]) {
     let fd: i32 = args[0].parse().expect("a number");
-    // SAFETY: whoever started us gave us this descriptor.
+    // SAFETY: the process that started us passed this descriptor.
     let fd = unsafe { OwnedFd::from_raw_fd(fd) };
     if net::get(&fd, libc::SOL_SOCKET, libc::SO_ACCEPTCONN) == Ok(1) {
         let fd = net::accept(&fd, 0).unwrap();
@@ -114,7 +114,7 @@ fn exec_shares_with_the_parent() {
     assert_eq!(recv_up_to(&c, 100), b"hello\nend");
 }
 
-/// What the parent puts into a set is told to a program that has the set as well, with the parent's data.
+/// A program that inherits a set gets the events of the parent's registrations, with the parent's data.
 fn exec_inherits_a_set() {
     let (set, first) = (Set::new(), Pair::warm());
     net::fcntl(&set.0, libc::F_SETFD, 0).unwrap();
@@ -132,7 +132,7 @@ fn exec_inherits_a_set() {
     assert_eq!(set.wait(4, 0), [(7, libc::EPOLLIN)]);
 }
 
-/// What the child knew of the parent's sets is old when it becomes another program.
+/// The child's knowledge of the parent's sets is outdated when it becomes another program.
 fn exec_leaves_the_sets_of_the_parent() {
     for _ in 0..4 {
         exec_beside_a_set(libc::EPOLLIN);
@@ -153,7 +153,7 @@ fn exec_beside_a_set(events: i32) {
         0
     });
     let (listener, addr) = net::listener(pair::loopback());
-    pair::tell_port(&tell, addr);
+    pair::send_port(&tell, addr);
     let s = net::accept(&listener, libc::SOCK_CLOEXEC).unwrap();
     pair::warm_server(&s);
     let set = Set::new();
@@ -184,7 +184,7 @@ fn exec_beside_a_set(events: i32) {
     }
 }
 
-/// A program that is spawned has every set that is not closed on exec, and what it is told by one is the program's.
+/// A program that is spawned has every set that is not closed on exec, and the events of one have the program's data.
 fn spawn_inherits_a_set() {
     let (set, p) = (Set::new(), Pair::warm());
     net::fcntl(&set.0, libc::F_SETFD, 0).unwrap();
@@ -311,7 +311,7 @@ fn exec_after_end() {
     assert_eq!(net::wait(pid), 0);
 }
 
-/// What the kernel keeps to tell is for the next program.
+/// Events that the kernel holds go to the next program.
 fn exec_after_a_reset() {
     let Pair { c, s } = inheritable();
     drop(c);
@@ -323,7 +323,7 @@ fn exec_after_a_reset() {
     assert_eq!(net::wait(pid), 0);
 }
 
-/// What came before a reset that has been told is read by the next program, and so is the end.
+/// Bytes before a reset that was reported are read by the next program, and so is the end.
 fn exec_after_a_reset_that_was_told() {
     let pid = net::fork(|| {
         let last = |fd: &OwnedFd| {
@@ -342,7 +342,7 @@ fn exec_after_a_reset_that_was_told() {
     assert_eq!(net::wait(pid), 0);
 }
 
-/// What a killed peer left in the ring is read by the next program, though nobody has that peer's end any more, and so is the end.
+/// Bytes that a killed peer left in the ring are read by the next program, and so is the end, though no process has its end any more.
 fn exec_after_a_kill() {
     let pid = net::fork(|| {
         let fd = pair::left_by_a_killed_peer(|fd| send_all(fd, b"hello"));
@@ -356,7 +356,7 @@ fn exec_after_a_kill() {
     assert_eq!(net::wait(pid), 0);
 }
 
-/// The error that a send behind the peer's end has earned is the next program's, also where the kernel knows of none.
+/// The error because of a send behind the peer's end goes to the next program, also if the kernel has none.
 fn exec_after_a_lost_send() {
     let pid = net::fork(|| {
         let fd = crate::killed::left_behind_a_doorbell();

@@ -25,7 +25,7 @@ const UNREAD: [usize; 3] = [1, 3000, 150_000];
 /// What makes a ring grow to hold that.
 const BULK: usize = 8 << 20;
 
-/// A set with one socket, asked for `events` with 1 as data and with so many bytes unread; the peer is another process.
+/// A set with one socket, registered for `events` with 1 as data and with so many bytes unread; the peer is another process.
 struct Family {
     s: OwnedFd,
     set: Set,
@@ -80,7 +80,7 @@ impl Family {
             0
         });
         let (listener, addr) = net::listener(pair::loopback());
-        pair::tell_port(&input, addr);
+        pair::send_port(&input, addr);
         let s = net::accept(&listener, 0).unwrap();
         pair::warm_server(&s);
         drop(recv_exact(&s, BULK));
@@ -114,7 +114,7 @@ impl Family {
 
 const IDLE: fn(&Family) = |_| {};
 
-/// Whoever waits is told with the data that was said last.
+/// A waiter in either process gets the data that was set last.
 fn data_changed_by_the_parent() {
     Family::each(
         EPOLLIN,
@@ -137,7 +137,7 @@ fn armed_by_the_parent() {
     );
 }
 
-/// Armed before the fork: one of the two is told.
+/// Armed before the fork: one of the two gets the event.
 fn told_to_one_of_them() {
     Family::each(
         EPOLLIN | EPOLLONESHOT,
@@ -147,7 +147,7 @@ fn told_to_one_of_them() {
     );
 }
 
-/// An edge is told of once, to whoever looks first.
+/// An edge is reported once, to the first process that polls.
 fn an_edge_for_one_of_them() {
     Family::each(
         EPOLLIN | EPOLLET,
@@ -178,7 +178,7 @@ fn deleted_by_the_parent() {
     );
 }
 
-/// What the parent takes out and adds again both are told of, with what it says then.
+/// The parent removes a socket and adds it again: both get its events, with the new data.
 fn added_again_by_the_parent() {
     Family::each(
         EPOLLIN,
@@ -213,7 +213,7 @@ fn read_by_the_child() {
     );
 }
 
-/// The parent sleeps on what the child asks for.
+/// The parent sleeps on a registration of the child's.
 fn changed_by_the_child() {
     Family::with_each(EPOLLIN | EPOLLONESHOT, |family| {
         assert_eq!(family.set.wait(4, -1), [(1, EPOLLIN)]);

@@ -228,7 +228,7 @@ fn stdio_reads_ring_bytes() {
     assert_eq!(net::read(&c, &mut [0; 4]), Ok(0));
 }
 
-/// A sender that is through (half closed, or gone) and whose bytes nobody has read.
+/// A sender that is done (half closed, or gone) and whose bytes are unread.
 fn through(bytes: &[u8], closed: bool) -> Pair {
     let p = Pair::warm();
     send_all(&p.c, bytes);

@@ -1,5 +1,4 @@
-//! What a program is told once its peer has closed, reset the connection, or was killed (P2): errors, signals, readiness, each as TCP
-//! tells it.
+//! The results of calls once the peer has closed, reset the connection, or was killed (P2): errors, signals, readiness, each as with TCP.
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -42,7 +41,7 @@ crate::checks![
 const ALL: i16 = POLLIN | POLLOUT | POLLRDHUP | POLLPRI;
 const END: i16 = POLLIN | POLLOUT | POLLRDHUP;
 
-/// A connection to a child that is to be killed, once it has done `work`.
+/// A connection to a child that will be killed, once it has done `work`.
 pub(crate) fn victim(work: impl FnOnce(&OwnedFd)) -> (OwnedFd, i32) {
     let (port, tell) = net::pipe();
     let (out, done) = net::pipe();
@@ -55,7 +54,7 @@ pub(crate) fn victim(work: impl FnOnce(&OwnedFd)) -> (OwnedFd, i32) {
         0
     });
     let (listener, addr) = net::listener(pair::loopback());
-    pair::tell_port(&tell, addr);
+    pair::send_port(&tell, addr);
     let fd = net::accept(&listener, 0).unwrap();
     pair::warm_server(&fd);
     assert_eq!(net::read(&out, &mut [0; 1]), Ok(1));
@@ -84,7 +83,7 @@ fn killed_in_a_long_send_then_shut() {
             0
         });
         let (listener, addr) = net::listener(pair::loopback());
-        pair::tell_port(&tell, addr);
+        pair::send_port(&tell, addr);
         let fd = net::accept(&listener, 0).unwrap();
         pair::warm_server(&fd);
         net::sleep_ms(50);
@@ -101,7 +100,7 @@ fn killed_in_a_long_send_then_shut() {
     }
 }
 
-/// Closed here, and open in a child: the registration is told of as TCP would, and no longer than the child has it.
+/// Closed here, and open in a child: the registration is reported as with TCP, as long as the child has it.
 fn killed_then_closed_beside_a_child() {
     let (fd, pid) = rung();
     net::wait(pid);
@@ -192,7 +191,7 @@ fn rung_then(then: fn()) -> (OwnedFd, i32) {
         0
     });
     let (listener, addr) = net::listener(pair::loopback());
-    pair::tell_port(&tell, addr);
+    pair::send_port(&tell, addr);
     let fd = net::accept(&listener, 0).unwrap();
     pair::warm_server(&fd);
     net::sleep_ms(50);
@@ -214,7 +213,7 @@ pub(crate) fn rung_and_alive() -> (OwnedFd, i32) {
     (fd, pid)
 }
 
-/// What is to be held back is not sent, so nobody answers: not before more comes, or TCP's 200 ms are over.
+/// Bytes that are held back are not sent, so there is no answer before more bytes come, or TCP's 200 ms are over.
 fn killed_then_held_back() {
     let go_on: [fn(&OwnedFd); 4] = [
         |fd| assert_eq!(send(fd, b"not held", 0), Ok(8)),
@@ -263,7 +262,7 @@ fn killed_then_named() {
     net::wait(pid);
 }
 
-/// Parent and child have one socket, and are told once.
+/// Parent and child have one socket, and get the error once.
 fn killed_then_forked() {
     let (fd, pid) = rung();
     let child = net::fork(|| i32::from(poll(&fd, ALL, 0) != END || send(&fd, b"taken", 0) != Ok(5)));
@@ -306,7 +305,7 @@ fn killed_while_it_moves() {
                 0
             });
             let (listener, addr) = net::listener(pair::loopback());
-            pair::tell_port(&tell, addr);
+            pair::send_port(&tell, addr);
             let fd = net::accept(&listener, 0).unwrap();
             for _ in 0..rounds {
                 recv_exact(&fd, 1);
@@ -360,7 +359,7 @@ fn part_that_waits_takes_no_error() {
     assert_eq!(send(&c, b"x", 0), Err(EPIPE));
 }
 
-/// A reset behind the part that is sent is told to the next call, of whichever process.
+/// A reset behind the part that is sent is reported by the next call, of any process.
 fn part_of_a_send_takes_no_error() {
     const MORE_THAN_FITS: usize = 32 << 20;
     let Pair { c, s } = Pair::warm();
@@ -396,7 +395,7 @@ fn error_stays_for_poll() {
     assert_eq!(poll(&p.c, ALL, 0), END | POLLHUP);
 }
 
-/// Who writes where no hook sees it is told what any other call would be told.
+/// A write that bypasses the hooks gets the same error as any other call.
 fn error_stays_for_the_c_library() {
     let p = Pair::warm();
     send_all(&p.c, b"never read");
@@ -408,7 +407,7 @@ fn error_stays_for_the_c_library() {
     assert_eq!(send(&p.c, b"x", 0), Err(EPIPE));
 }
 
-/// A receive at the end of the stream takes no error: it is for who writes, and told once. In a ring, and on the way into one.
+/// A receive at the end of the stream takes no error: the error is for a write, and reported once. In a ring, and on the way into one.
 fn error_behind_the_end_stays_for_the_c_library() {
     error_behind_the_end(Pair::warm());
     for rounds in 0..24 {

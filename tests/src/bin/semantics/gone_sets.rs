@@ -1,4 +1,5 @@
-//! What event sets tell of a socket whose peer has gone: whatever number it is registered by, over a fork, and to whom (P2).
+//! The reports of event sets about a socket whose peer has gone: by any number that it is registered by, over a fork, and to which
+//! process (P2).
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd};
@@ -28,7 +29,7 @@ crate::checks![
     sleeps_behind_what_was_lost,
 ];
 
-/// A set goes on telling of a socket whose descriptor it was given is closed.
+/// A set goes on reporting a socket after the registered descriptor is closed.
 fn killed_then_closed_but_duplicated() {
     let (fd, pid) = rung();
     let set = Set::new();
@@ -72,7 +73,7 @@ fn reset_then_closed_but_duplicated_beside_a_spawn() {
     }
 }
 
-/// What was told by an edge a fork does not tell once more, nor a child that closes its half.
+/// An edge that was reported is not reported again because of a fork, nor because a child closes its half.
 fn reset_told_by_an_edge_then_forked() {
     let Pair { c, s } = Pair::warm();
     let set = Set::new();
@@ -104,7 +105,7 @@ fn killed_with_bytes_unread() -> OwnedFd {
     s
 }
 
-/// Of two descriptors that it is registered by one is closed: no change for the other one.
+/// It is registered by two descriptors, and one is closed: no change for the other one.
 fn killed_then_closed_wakes_nobody() {
     let (s, set) = (killed_with_bytes_unread(), Set::new());
     let copy = net::dup(&s);
@@ -121,8 +122,8 @@ fn killed_then_closed_wakes_nobody() {
 
 type Change = fn(OwnedFd) -> OwnedFd;
 
-/// shutdown(2) wakes whoever waits for a socket that is gone, which is an edge: also where its descriptor is closed then, and in front of
-/// a fork or behind it.
+/// shutdown(2) wakes the waiters of a socket whose peer is gone, which is an edge: also if its descriptor is closed then, and before a
+/// fork or after it.
 fn killed_then_shut_wakes() {
     let still = |s| s;
     let changes: [[Change; 2]; 6] =
@@ -159,7 +160,7 @@ fn forked(s: OwnedFd) -> OwnedFd {
     s
 }
 
-/// What was told of one half, and what a reset then adds: that is told with all the rest, by parent or child.
+/// An edge reported one half close; a reset by parent or child then adds events, which are reported with all the others.
 fn half_closed_told_by_an_edge_then_reset_and_forked() {
     let both = EPOLLIN | EPOLLOUT | EPOLLRDHUP;
     for reset_first in [true, false] {
@@ -178,14 +179,14 @@ fn half_closed_told_by_an_edge_then_reset_and_forked() {
         drop(c);
         let mut told = set.wait(4, -1);
         if behind_fork && told == [(1, EPOLLOUT)] {
-            // That there is room may be told anew as the session ends.
+            // Room may be reported again as the session ends.
             told = set.wait(4, -1);
         }
         assert_eq!(told, [(1, both | EPOLLHUP | EPOLLERR)], "{reset_first}");
     }
 }
 
-/// To who has shut its receiving half, the peer's FIN is an edge still, which a fork does not take away; read before it, behind it or never.
+/// For an end that has shut its receiving half the peer's FIN is still an edge, also over a fork; with a read before it, after it or never.
 fn half_closed_behind_a_half_close_then_forked() {
     for (forks, reads) in (0..2).flat_map(|forks| (0..3).map(move |reads| (forks == 1, reads))) {
         let Pair { c, s } = Pair::warm();
@@ -211,7 +212,7 @@ fn half_closed_behind_a_half_close_then_forked() {
     }
 }
 
-/// A child that asks for a connection of its parent's is told of the end that TCP tells.
+/// A child that registers a connection of its parent's gets the end as with TCP.
 fn killed_then_registered_by_a_child() {
     let (fd, pid) = rung_and_alive();
     let set = Set::new();
@@ -226,7 +227,7 @@ fn killed_then_registered_by_a_child() {
     assert_eq!(net::wait(child), 0);
 }
 
-/// What a set tells once it tells to one of the processes that have it.
+/// A one-shot event goes to one of the processes that share the set.
 fn killed_then_forked_with_a_set() {
     let (fd, pid) = rung();
     let set = Set::new();
@@ -246,8 +247,7 @@ fn killed_then_forked_with_a_set() {
     net::wait(pid);
 }
 
-/// A fork ended the session before, and all that the peer left unread are doorbells: a set tells of the end only, made before the kill or
-/// behind it.
+/// A fork ended the session before, and the peer left only doorbells unread: a set, made before the kill or after it, reports the end only.
 fn killed_behind_a_fork_with_a_set() {
     const ALL: i32 = EPOLLIN | EPOLLOUT | EPOLLRDHUP;
     for (early, how) in [(true, 0), (false, 0), (true, EPOLLET), (false, EPOLLET), (true, EPOLLONESHOT)] {
@@ -270,7 +270,7 @@ fn killed_behind_a_fork_with_a_set() {
     }
 }
 
-/// What the kernel tells of a set that two processes have it tells of the error, too.
+/// A report of the kernel for a set of two processes contains the error, too.
 fn error_stays_for_a_set_of_two() {
     let p = Pair::warm();
     drop(p.s);
@@ -286,7 +286,7 @@ fn error_stays_for_a_set_of_two() {
     assert_eq!(send(&p.c, b"not taken", 0), Err(EPIPE));
 }
 
-/// A wait behind bytes that were held back, and lost, sleeps: it has nothing to look for.
+/// A wait behind bytes that were held back, and lost, sleeps: it has nothing to poll for.
 fn sleeps_behind_what_was_lost() {
     let calls = traced::system_calls(|mark| {
         let (fd, pid) = rung_and_alive();

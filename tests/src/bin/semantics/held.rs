@@ -172,7 +172,7 @@ fn shown_by_nodelay() {
     assert_eq!(once(&p.s), b"more");
 }
 
-/// Nothing follows, and nobody calls anything: it comes all the same.
+/// Nothing follows, and there is no further call: it comes all the same.
 fn shown_after_a_while() {
     let p = Pair::warm();
     let set = Set::new();

@@ -322,7 +322,7 @@ fn ended_while_others_restart() {
     assert_eq!(interrupted_when_nonblocking(SIGUSR2), Err(EINTR));
 }
 
-/// A receive of no bytes that a handler ends tells of nothing: what the peer, which lives, has not read is no sign of its end.
+/// A receive of no bytes that a handler ends reports no end: bytes that the peer, which lives, has not read are no sign of one.
 fn nothing_behind_what_nobody_reads() {
     let p = Pair::warm();
     net::on_signal(SIGUSR1, net::count_signal, false);

@@ -41,7 +41,7 @@ fn child_killed_at_once() {
     let _pair = Pair::warm();
     let pid = net::fork(|| 0);
     assert_ne!(net::wait(pid), 0);
-    // And one that nobody waits for.
+    // And one that is not waited for.
     let pid = net::fork(|| 0);
     // SAFETY: all-zero is a valid siginfo_t.
     let mut info = unsafe { std::mem::zeroed() };
@@ -67,7 +67,7 @@ fn child_killed() {
     assert_eq!(recv_up_to(&c, 100), b"last words");
 }
 
-/// aio_read(3) of what a killed process left: in parts, told of as the program wants, and then the end.
+/// aio_read(3) of the bytes that a killed process left: in parts, with the program's way of notification, and then the end.
 fn asynchronously() {
     let fd = pair::left_by_a_killed_peer(|fd| send_all(fd, &[7; 300]));
     net::await_events(&fd, libc::POLLRDHUP);
@@ -145,7 +145,7 @@ pub(crate) fn accepted_behind_a_doorbell() -> (OwnedFd, OwnedFd) {
         0
     });
     let (listener, addr) = net::listener(pair::loopback());
-    pair::tell_port(&input, addr);
+    pair::send_port(&input, addr);
     let fd = net::accept(&listener, 0).unwrap();
     pair::warm_server(&fd);
     // By now it sleeps, and has to be woken.
@@ -157,12 +157,12 @@ pub(crate) fn accepted_behind_a_doorbell() -> (OwnedFd, OwnedFd) {
     (fd, listener)
 }
 
-/// The state of a connection, as `TCP_INFO` tells it (linux/tcp_states.h).
+/// The state of a connection, from `TCP_INFO` (linux/tcp_states.h).
 fn state(fd: &OwnedFd) -> i32 {
     net::get(fd, libc::IPPROTO_TCP, libc::TCP_INFO).unwrap() & 0xff
 }
 
-/// Programs ask so whether their peer is gone.
+/// Programs check like this whether their peer is gone.
 fn peer_killed_then_info() {
     const CLOSE: i32 = 7;
     const CLOSE_WAIT: i32 = 8;
@@ -182,7 +182,7 @@ fn peer_killed_then_info() {
     assert_eq!(state(&fd), CLOSE);
 }
 
-/// Its names stay those it had, whoever listens there.
+/// Its names stay the same, whether or not another process listens there.
 fn peer_killed_then_named() {
     let names = |fd: &OwnedFd| (net::own_port(fd), net::peer_port(fd));
     let (fd, listener) = accepted_behind_a_doorbell();
@@ -199,7 +199,7 @@ fn peer_killed_then_named() {
     drop(listener);
 }
 
-/// What a set tells of a socket it tells a child, too, that has closed its own copy: in the program's words.
+/// A set reports a socket also to a child that has closed its own copy, with the program's data.
 fn peer_killed_beside_a_child_that_closed() {
     let fd = left_behind_a_doorbell();
     let set = Set::new();
@@ -221,7 +221,7 @@ fn peer_killed_beside_a_child_that_closed() {
     assert_eq!(set.wait(1, -1), [(7, libc::EPOLLIN | libc::EPOLLHUP)]);
 }
 
-/// A header says that the end came from nobody, also where the kernel told the sleeping call of a reset by a doorbell.
+/// The header of a message at the end has no name, also if the kernel woke the sleeping call by a reset because of a doorbell.
 fn peer_killed_beside_a_message() {
     let (out, input) = net::pipe();
     let child = net::fork(|| {
@@ -231,7 +231,7 @@ fn peer_killed_beside_a_message() {
         0
     });
     let (listener, addr) = net::listener(pair::loopback());
-    pair::tell_port(&input, addr);
+    pair::send_port(&input, addr);
     let fd = net::accept(&listener, 0).unwrap();
     pair::warm_server(&fd);
     // It leaves its ring, and rings a last time.
@@ -264,7 +264,7 @@ fn peer_killed_behind_a_doorbell() {
     assert_eq!(net::send(&fd, b"not taken", 0), Err(libc::EPIPE));
 }
 
-/// What a process has sent by the kernel, behind the end of a session of which it has read nothing, comes after it was killed, too.
+/// Bytes that a process has sent by the kernel, after the end of a session of which it has read nothing, arrive though it was killed.
 fn peer_killed_behind_a_seal() {
     const LEFT: usize = 150_000;
     let (out, input) = net::pipe();
@@ -277,7 +277,7 @@ fn peer_killed_behind_a_seal() {
         0
     });
     let (listener, addr) = net::listener(pair::loopback());
-    pair::tell_port(&input, addr);
+    pair::send_port(&input, addr);
     let fd = net::accept(&listener, 0).unwrap();
     pair::warm_server(&fd);
     // A fork ends it.
@@ -288,10 +288,10 @@ fn peer_killed_behind_a_seal() {
     assert_eq!(read(&fd, &mut [0; 1]), Ok(0));
 }
 
-/// A look at what lies in a sealed ring, by a call that asks for more, is told by the kernel of a reset that comes from a doorbell only. To
-/// the program the peer has ended, as it would have without doorbells.
+/// A peek at a sealed ring, by a call for more bytes, gets from the kernel a reset that comes only from a doorbell. The program sees the
+/// end of the peer, as without doorbells.
 fn peeked_behind_a_seal() {
-    // Whether the kernel's queue is empty then is the other end's to decide.
+    // The other end decides whether the kernel's queue is empty then.
     (0..8).for_each(|_| peek_behind_a_seal());
 }
 
@@ -307,7 +307,7 @@ fn peek_behind_a_seal() {
         0
     });
     let (listener, addr) = net::listener(pair::loopback());
-    pair::tell_port(&input, addr);
+    pair::send_port(&input, addr);
     let fd = net::accept(&listener, 0).unwrap();
     pair::warm_server(&fd);
     // No doorbell is left in the kernel's queue, and none comes: this end does not sleep.
@@ -348,7 +348,7 @@ fn peer_gone_behind_a_seal() {
         0
     });
     let (listener, addr) = net::listener(pair::loopback());
-    pair::tell_port(&input, addr);
+    pair::send_port(&input, addr);
     let fd = net::accept(&listener, 0).unwrap();
     pair::warm_server(&fd);
     assert_eq!(read(&ready, &mut [0; 1]), Ok(1));
@@ -362,7 +362,7 @@ fn peer_gone_behind_a_seal() {
     assert_eq!(read(&fd, &mut [0; 1]), Err(libc::ECONNRESET));
 }
 
-/// Of a process that lets its connections be reset when they are closed, a kill shows as a reset, whatever doorbells it left.
+/// If a process has set its connections to be reset by a close, a kill shows as a reset, with or without doorbells left.
 fn peer_killed_that_resets() {
     for (early, asleep) in [(true, false), (false, false), (true, true), (false, true)] {
         let (out, input) = net::pipe();
@@ -381,7 +381,7 @@ fn peer_killed_that_resets() {
             0
         });
         let (listener, addr) = net::listener(pair::loopback());
-        pair::tell_port(&input, addr);
+        pair::send_port(&input, addr);
         let fd = net::accept(&listener, 0).unwrap();
         pair::warm_server(&fd);
         assert_eq!(recv_exact(&fd, 4), b"last");
@@ -394,7 +394,7 @@ fn peer_killed_that_resets() {
     }
 }
 
-/// A kill ends all connections of a process: who has learnt of it by one may ask for another at once.
+/// A kill ends all connections of a process: a peer that has noticed it by one may query another at once.
 fn known_by_another_connection() {
     let ((out, input), (warm, tells)) = (net::pipe(), net::pipe());
     let child = net::fork(|| {
@@ -408,7 +408,7 @@ fn known_by_another_connection() {
     });
     let (listener, addr) = net::listener(pair::loopback());
     let accepted = || {
-        pair::tell_port(&input, addr);
+        pair::send_port(&input, addr);
         let fd = net::accept(&listener, 0).unwrap();
         pair::warm_server(&fd);
         fd
@@ -423,7 +423,7 @@ fn known_by_another_connection() {
     assert_eq!(net::poll(&second, all, 0), all);
 }
 
-/// The error is told to whoever polls, for nothing at all too.
+/// A poll reports the error, also a poll for no events.
 fn wakes_who_polls_for_nothing() {
     for events in [0, libc::POLLPRI] {
         let ((out, input), (polled, polls)) = (net::pipe(), net::pipe());
@@ -436,7 +436,7 @@ fn wakes_who_polls_for_nothing() {
             0
         });
         let (listener, addr) = net::listener(pair::loopback());
-        pair::tell_port(&input, addr);
+        pair::send_port(&input, addr);
         let fd = net::accept(&listener, 0).unwrap();
         pair::warm_server(&fd);
         assert_eq!(read(&polled, &mut [0]), Ok(1));
@@ -463,7 +463,7 @@ fn keeps_its_names() {
         0
     });
     let (listener, addr) = net::listener(pair::loopback());
-    pair::tell_port(&input, addr);
+    pair::send_port(&input, addr);
     let fd = net::accept(&listener, 0).unwrap();
     pair::warm_server(&fd);
     net::wait(child);

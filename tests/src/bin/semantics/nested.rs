@@ -1,4 +1,4 @@
-//! Sets inside sets, up to four deep, and sets inside poll(2) and select(2): ready as long as epoll_wait(2) on them would tell of something.
+//! Sets inside sets, up to four deep, and sets inside poll(2) and select(2): ready as long as epoll_wait(2) on them would return events.
 #![allow(unsafe_code)]
 
 use std::os::fd::AsRawFd;
@@ -37,7 +37,7 @@ crate::checks![
     one_shot_around_the_end,
 ];
 
-/// Makes it readable for who sleeps by then.
+/// Makes it readable once the waiter sleeps.
 fn late(p: &Pair) {
     net::sleep_ms(20);
     send_all(&p.c, b"x");
@@ -96,12 +96,12 @@ impl Chain {
         &self.0[self.0.len() - 1]
     }
 
-    /// What the outermost set tells when the others are ready.
+    /// The event of the outermost set when the others are ready.
     fn event(&self) -> [(u64, i32); 1] {
         [(98 + self.0.len() as u64, EPOLLIN)]
     }
 
-    /// Whether each set, looked at by poll(2), is ready.
+    /// Whether each set is ready by poll(2).
     fn assert_ready(&self, ready: bool) {
         for set in &self.0 {
             assert_eq!(poll(&set.0, POLLIN, 0), if ready { POLLIN } else { 0 });
@@ -141,7 +141,7 @@ fn edge_inside() {
             assert_eq!(chain.outer().wait(4, -1), chain.event());
             chain.assert_ready(true);
             assert_eq!(chain.inner().wait(4, -1), [(1, EPOLLIN)]);
-            // Told, though nothing was read.
+            // Reported, though nothing was read.
             chain.assert_ready(false);
             assert_eq!(chain.outer().wait(4, 0), []);
         }
@@ -212,7 +212,7 @@ fn exclusive_inside() {
     }
 }
 
-/// What the program did not ask for makes no set ready.
+/// Events that the program did not request make no set ready.
 fn only_room_is_asked_for() {
     let p = Pair::warm();
     let chain = Chain::new(3, EPOLLIN);
@@ -229,7 +229,7 @@ fn only_room_is_asked_for() {
 }
 
 fn room_is_never_told_of() {
-    // A set has no room to tell of: asked for that, it shows nothing of what is in it, nor does the set around it.
+    // A set never reports room: registered for that only, it shows nothing of its members, and neither does the set around it.
     let (p, chain) = (Pair::warm(), Chain::new(3, EPOLLOUT));
     send_all(&p.c, b"one");
     chain.inner().add(&p.s, EPOLLIN, 1);
@@ -297,8 +297,8 @@ fn moved_into_a_watched_set() {
     }
 }
 
-/// A poll(2) that sleeps on a set with nothing in it, alone or beside a ring: what is put into the set wakes it when it has what it is asked
-/// for, and not before.
+/// A poll(2) that sleeps on an empty set, alone or beside a ring: a descriptor that is added to the set wakes it when a requested event
+/// comes, and not before.
 fn added_while_polled() {
     for beside in [false, true] {
         let (ring, p, set) = (Pair::warm(), Pair::warm(), Set::new());
@@ -321,7 +321,7 @@ fn added_while_polled() {
     }
 }
 
-/// A set never has room: who asks for that sleeps, whatever the set has to tell.
+/// A set never has room: a wait for that sleeps, also if the set has events.
 fn polled_for_room() {
     let Pair { c, s } = Pair::warm();
     let set = Set::new();
@@ -380,7 +380,7 @@ fn beside_a_pipe() {
     chain.assert_ready(false);
 }
 
-/// A set inside another is told of with what else the kernel tells: here a socket whose peer was killed behind a doorbell.
+/// A set inside another is reported with the kernel's other events: here a socket whose peer was killed behind a doorbell.
 fn beside_another_member() {
     let fd = killed::left_behind_a_doorbell();
     let (outer, inner) = (Set::new(), Set::new());
@@ -392,7 +392,7 @@ fn beside_another_member() {
     assert_eq!(outer.wait(4, 0), [(1, EPOLLIN)]);
 }
 
-/// A one-shot registration that was told of stays silent when its socket leaves the ring, whatever becomes of the connection.
+/// A spent one-shot registration stays silent when its socket leaves the ring, also at the end of the connection.
 fn spent_and_left() {
     let p = Pair::warm();
     let set = Set::new();
@@ -400,7 +400,7 @@ fn spent_and_left() {
     send_all(&p.c, b"x");
     assert_eq!(set.wait(4, -1), [(1, EPOLLIN)]);
     recv_exact(&p.s, 1);
-    // What wants signals goes by TCP.
+    // A socket with signals goes by TCP.
     net::ioctl(&p.s, libc::FIOASYNC, 1).unwrap();
     net::ioctl(&p.s, libc::FIOASYNC, 0).unwrap();
     send_all(&p.c, b"yz");
@@ -418,7 +418,7 @@ fn spent_and_left() {
 }
 
 fn spent_behind_the_end() {
-    // A one-shot registration that has told of the end tells nothing more, to a set around its own neither.
+    // A one-shot registration that has reported the end reports nothing more, also to an outer set.
     let Pair { c, s } = Pair::warm();
     send_all(&s, b"unread");
     net::linger(&c, 0);
@@ -434,7 +434,7 @@ fn spent_behind_the_end() {
     chain.assert_ready(false);
 }
 
-/// A set inside another tells once there, if that is what is asked for, whoever found it ready; modified, once more.
+/// A set with a one-shot registration in another set is reported once there; after a modification, once more.
 fn one_shot_around_the_end() {
     let fd = killed::left_behind_a_doorbell();
     let (inner, outer) = (Set::new(), Set::new());

@@ -136,7 +136,7 @@ fn reader_of_a_number_used_again() {
     assert_eq!(recv_exact(&other.s, 2), b"on");
 }
 
-/// The number of `s`, in which `read` sleeps, is that of a pipe, which has nothing to tell.
+/// The number of `s`, in which `read` sleeps, becomes that of a pipe without events.
 fn used_again(Pair { c, s }: Pair, read: impl FnOnce(i32) -> Result<usize, i32> + Send) -> OwnedFd {
     let (out, _input) = net::pipe();
     let number = s.into_raw_fd();
@@ -164,12 +164,12 @@ fn look_for_all_of_a_number_used_again() {
     net::on_signal(libc::SIGUSR2, net::count_signal, false);
     let peek = |number| net::recv(number, &mut [0; 3], libc::MSG_PEEK | libc::MSG_WAITALL);
     let c = used_again(Pair::warm(), peek);
-    // What was looked at is unread.
+    // Peeked bytes are unread.
     assert_eq!(net::poll(&c, POLLIN, 10_000) & POLLIN, POLLIN);
     assert_eq!(read_some(c.as_raw_fd()), Err(libc::ECONNRESET));
 }
 
-/// Another thread shuts what it reads. What the peer does then is told all the same.
+/// Another thread shuts the direction that it reads. The peer's next action is reported all the same.
 fn reader_of_a_shut_direction() {
     for linger in [false, true] {
         let Pair { c, s } = Pair::warm();
@@ -186,7 +186,7 @@ fn reader_of_a_shut_direction() {
             net::linger(&c, 0);
         }
         drop(c);
-        // No call is to look for it before the read does.
+        // No call may check for it before the read does.
         net::sleep_ms(100);
         assert_eq!(read_some(s.as_raw_fd()), Err(libc::ECONNRESET));
         assert_eq!(read_some(s.as_raw_fd()), Ok(vec![]));
@@ -225,7 +225,7 @@ fn reader_of_all_goes_on() {
     assert_ended(&c);
 }
 
-/// A set tells of the connection as long as that lives.
+/// A set reports the connection as long as that lives.
 fn reader_in_a_set() {
     let Pair { c, s } = Pair::warm();
     let set = Set::new();
@@ -256,7 +256,7 @@ fn reader_beside_a_fork() {
     assert_eq!(net::wait(child), 0);
 }
 
-/// One that is to begin anew goes by its number, which is closed.
+/// A call that is restarted uses its number, which is closed.
 fn reader_ended_by_a_signal() {
     for (restarts, error) in [(true, libc::EBADF), (false, libc::EINTR)] {
         let Pair { c, s } = Pair::warm();
@@ -322,7 +322,7 @@ fn sender_finds_reset() {
     });
 }
 
-/// A sendfile(2) whose number is another connection's meanwhile leaves that alone.
+/// A sendfile(2) whose number becomes another connection's meanwhile leaves that alone.
 fn file_goes_on() {
     let (Pair { c, s }, other) = (Pair::warm(), Pair::warm());
     let number = s.into_raw_fd();
@@ -355,7 +355,7 @@ fn file_goes_on() {
     close(number);
 }
 
-/// Of many messages the first one sleeps, and the number is another connection's meanwhile: that gets none of the others.
+/// The first of many messages sleeps, and the number becomes another connection's meanwhile: that gets none of the others.
 fn messages_leave_the_next_alone() {
     let (Pair { c, s }, other) = (Pair::warm(), Pair::warm());
     let number = s.into_raw_fd();
@@ -381,7 +381,7 @@ fn messages_leave_the_next_alone() {
     close(number);
 }
 
-/// poll(2) looks by number, once it is woken.
+/// poll(2) checks by number, once it is woken.
 fn poll_ends_with_the_number() {
     let Pair { c, s } = Pair::warm();
     let number = s.into_raw_fd();
@@ -419,7 +419,7 @@ fn call_beside_a_close() {
             for _ in 0..round {
                 std::hint::spin_loop();
             }
-            // Unread, as likely as not: whatever is told of that.
+            // It may be unread: any report is right.
             let _ = net::send(&c, b"x", libc::MSG_NOSIGNAL);
             close(number);
             let got = reader.join().unwrap();

@@ -158,7 +158,7 @@ fn passed_and_kept() {
     assert_eq!(recv_exact(&p.c, 13), b"by the parent");
 }
 
-/// The peer's end lies in a message, where nobody finds it, while this end becomes the standard error stream, too.
+/// The peer's end is in a message, where it cannot be found, while this end becomes the standard error stream, too.
 fn passed_by_the_peer() {
     let ((p, unread), (mine, theirs)) = (mixed(), net::unix_pair());
     pass(&mine, &p.c);

@@ -64,7 +64,7 @@ fn poll_norm_bits() {
     assert_eq!(poll(&p.c, POLLRDNORM, 0), 0);
 }
 
-/// From the first byte on, polls that know only the other names of their wishes: through the move to the rings and after it.
+/// From the first byte on, polls by the other names of events only: through the move to the rings and after it.
 fn poll_norm_bits_wake() {
     let p = Pair::fresh();
     for socket in [&p.c, &p.s] {
@@ -229,7 +229,7 @@ fn select_sets() {
     p.assert_in_rings();
 }
 
-/// A descriptor that is closed under a sleeper is ready, as soon as something wakes it; one that was closed before is an error.
+/// A descriptor that is closed while a thread sleeps on it is ready, as soon as something wakes the thread; one closed before is an error.
 fn select_beside_a_close() {
     let p = Pair::warm();
     let copy = net::dup(&p.s);
@@ -255,8 +255,8 @@ fn select_beside_a_close() {
     assert_eq!(ask().0, Err(libc::EBADF));
 }
 
-/// How many bits select(2) sets: in the set of exceptions for an end that has hung up, of which that set does not tell, and which another
-/// thread closes; and, behind that, as somebody wakes it, in the set for reading for another one.
+/// How many bits select(2) sets. The set of exceptions has an end that has hung up, which it does not report, and another thread closes
+/// that end. After that `wake` makes another descriptor, in the set for reading, ready.
 fn select_beside(gone: OwnedFd, other: &OwnedFd, wake: impl FnOnce() + Send) -> i32 {
     // SAFETY: no pointers.
     let tid = unsafe { libc::gettid() };
@@ -269,7 +269,7 @@ fn select_beside(gone: OwnedFd, other: &OwnedFd, wake: impl FnOnce() + Send) -> 
     }
     let late = move || {
         crate::await_asleep(tid);
-        // Behind its first look away.
+        // After its first sleep has begun.
         net::sleep_ms(5);
         drop(gone);
         wake();
@@ -417,7 +417,7 @@ fn poll_bell_is_not_data() {
     }
 }
 
-/// Who asks for nothing is not told of a half close, though the connection leaves its ring meanwhile.
+/// A poll for no events does not report a half close, though the connection leaves its ring meanwhile.
 fn poll_of_nothing_sleeps_on() {
     let p = Pair::warm();
     both(

@@ -40,7 +40,7 @@ fn split(client: impl FnOnce(OwnedFd), server: impl FnOnce(&OwnedFd)) {
         0
     });
     let (listener, addr) = net::listener(pair::loopback());
-    pair::tell_port(&input, addr);
+    pair::send_port(&input, addr);
     let fd = net::accept(&listener, 0).unwrap();
     pair::warm_server(&fd);
     server(&fd);
@@ -161,7 +161,7 @@ fn fork_end_only_when_last_closes() {
     let (out, input) = net::pipe();
     let pid = net::fork(|| {
         net::close_in_child(&c);
-        // Keeps the other end until told.
+        // Keeps the other end until the parent writes.
         let mut b = [0; 1];
         assert_eq!(net::read(&out, &mut b), Ok(1));
         0
@@ -197,7 +197,7 @@ fn fork_then_earned_again() {
     }
 }
 
-/// One that is spawned holds the socket, too, though nobody counts it (P2): the forked one is not alone when this process lets go.
+/// A spawned process holds the socket, too, though it is not counted (P2): the forked one is not alone when this process closes its copy.
 /// A receive of nothing sleeps until something comes, and a peer that forks sends nothing.
 fn fork_of_the_peer_wakes_nobody() {
     split(
@@ -276,7 +276,7 @@ pub(crate) fn inheritable() -> Pair {
 }
 
 fn reset_in_a_sleep_from_before() {
-    // A receive sleeps while its process forks, which takes the connection out of its ring, and is told of the reset all the same.
+    // A receive sleeps while its process forks, which takes the connection out of its ring; it returns the reset all the same.
     let (p, (out, input)) = (Pair::warm(), net::pipe());
     std::thread::scope(|scope| {
         let reader = scope.spawn(|| read(&p.c, &mut [0; 16]));
@@ -300,7 +300,7 @@ fn reset_in_a_sleep_from_before() {
 }
 
 fn slots_come_back_after_forks() {
-    // A session that ends while a child has it, too, is left by whoever is the last: its place in shared memory is used again.
+    // A session that ends while a child has it, too, is released by the last process: its place in shared memory is used again.
     let (listener, addr) = net::listener(pair::loopback());
     let warm = || {
         let p = Pair::over(&listener, addr);
@@ -391,7 +391,7 @@ fn exit_without_close() {
         let (out, input) = net::pipe();
         let pid = net::fork(|| {
             let (listener, addr) = net::listener(pair::loopback());
-            pair::tell_port(&input, addr);
+            pair::send_port(&input, addr);
             let s = net::accept(&listener, 0).unwrap();
             pair::warm_server(&s);
             send_all(&s, &[7; 900]);

@@ -1,4 +1,4 @@
-//! What is unread when a connection goes on without its ring: every byte is where the next reader looks, whatever room there is.
+//! Unread bytes when a connection goes on without its ring: every byte is where the next reader reads, with any room.
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd};
@@ -99,7 +99,7 @@ fn spliced_from_little_unsent() {
 fn spliced_when_the_peer_has_closed() {
     let p = small();
     let sent = fill(&p.c);
-    // The end comes behind what nobody has read, which the window may keep away.
+    // The end comes behind unread bytes, which the window may keep away.
     drop(p.c);
     assert_same(&spliced(&p.s, sent.len()), &sent);
     assert_eq!(net::splice(&p.s, &net::pipe().1, 1), Ok(0));
@@ -136,7 +136,7 @@ fn spliced_into_a_full_pipe() {
     assert_eq!(net::splice(&p.s, &input, 1), Err(ECONNRESET));
 }
 
-/// Nothing can be put behind a FIN: what is unread lies in front of it.
+/// Nothing can be put behind a FIN: unread bytes are in front of it.
 fn spliced_when_both_have_shut() {
     let p = Pair::warm();
     send_all(&p.c, b"before");
@@ -165,7 +165,7 @@ pub(crate) fn mixed() -> (Pair, Vec<u8>) {
     (p, unread)
 }
 
-/// What has been sent last goes by the kernel again, behind doorbells that only we can tell from bytes.
+/// The last sent bytes go by the kernel again, behind doorbells that only we can distinguish from bytes.
 fn spliced_around_doorbells() {
     let (p, unread) = mixed();
     net::shutdown(&p.c, libc::SHUT_WR).unwrap();
@@ -310,7 +310,7 @@ fn written_by_a_file_behind_a_kill() {
     }
 }
 
-/// A receive has taken what came before a reset; a FILE is told of it.
+/// A receive has taken the bytes before a reset; a FILE gets the reset.
 fn error_told_to_a_file() {
     let Pair { c, s } = Pair::warm();
     send_all(&s, b"unread");
@@ -338,7 +338,7 @@ fn moved_behind_a_reset() {
     assert_same(&recv_exact(&fd, 1000), &sent[..1000]);
 }
 
-/// The same of a killed peer that a send has found gone: the kernel tells of that by itself.
+/// The same for a killed peer that a send has found gone: the kernel reports that by itself.
 fn moved_behind_a_broken_pipe() {
     let fd = pair::left_by_a_killed_peer(|fd| send_all(fd, b"hello"));
     net::await_events(&fd, libc::POLLRDHUP);

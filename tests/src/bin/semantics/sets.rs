@@ -240,7 +240,7 @@ fn reset_events() {
     assert_eq!(set.wait(4, 0), [(1, EPOLLIN | EPOLLRDHUP | EPOLLHUP)]);
 }
 
-/// The first that is told of a one-shot registration is all that is: the end goes with the room.
+/// A one-shot registration is reported once: the end comes together with the room.
 fn reset_told_with_room() {
     for added_before in [false, true] {
         let Pair { c, s } = Pair::warm();
@@ -475,7 +475,7 @@ fn pipe_not_starved() {
     while !set.wait(4, -1).iter().any(|e| e.0 == 2) {}
 }
 
-/// What the program has just put into a set is told of at once, whatever rings tell; and so is all that there is, where a wait may not last.
+/// A descriptor that was just added to a set is reported at once, beside ready rings; and so are all events, if a wait has no time.
 fn rings_beside_what_was_just_added() {
     let p = Pair::warm();
     let set = Set::new();

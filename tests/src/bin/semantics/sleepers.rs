@@ -26,7 +26,7 @@ crate::checks![
 /// sockatmark(3) by its ioctl (asm-generic/sockios.h).
 const SIOCATMARK: libc::c_ulong = 0x8905;
 
-/// Where a thread says which it is, for whoever waits until it sleeps.
+/// The id of a thread, for another one that waits until it sleeps.
 #[derive(Default)]
 struct Tid(AtomicI32);
 
@@ -44,7 +44,7 @@ impl Tid {
     }
 }
 
-/// What has woken a reader is gone when it looks, taken by a thread that does not wait: of the next byte it hears all the same.
+/// The byte that woke a reader is gone when it reads, taken by a thread that does not wait: the next byte wakes the reader all the same.
 fn another_takes_what_woke_it() {
     let p = Pair::warm();
     let (tid, count) = (Tid::default(), AtomicU32::new(0));
@@ -75,7 +75,7 @@ fn another_takes_what_woke_it() {
     });
 }
 
-/// Of two threads asleep on a set one hears of a byte, and does not come back; the other one hears of the next.
+/// Two threads are asleep on a set. A byte wakes one, which does not come back; the next byte wakes the other.
 fn another_on_the_set_has_gone() {
     let p = Pair::warm();
     let set = Set::new();
@@ -101,7 +101,7 @@ fn another_on_the_set_has_gone() {
     }
 }
 
-/// Who is told first of what stays ready does not see to it: another thread asleep on the set is told at once, too.
+/// The thread that is woken first does not read, so the socket stays ready: another thread asleep on the set is woken at once, too.
 fn another_sees_to_nothing() {
     let p = Pair::warm();
     let set = Set::new();
@@ -123,7 +123,7 @@ fn another_sees_to_nothing() {
         fastest = fastest.min(sent.elapsed());
         recv_exact(&p.s, 1);
     }
-    // A sleep that nobody ends is cut after a second.
+    // A sleep without a wake-up is cut after a second.
     assert!(fastest < Duration::from_millis(500), "{fastest:?}");
 }
 
@@ -156,7 +156,7 @@ fn reader_asleep_as_it_moves() {
     assert!(moved > 0 || !pair::expect_ring(), "none of them moved");
 }
 
-/// A connection moves while a thread is asleep on a set it is in, of which it hears nothing.
+/// A connection moves while a thread is asleep on a set with it; this does not wake the thread.
 fn set_asleep_as_it_moves() {
     for _ in 0..5 {
         let (p, tid, set) = (Pair::fresh(), Tid::default(), Set::new());
@@ -175,7 +175,7 @@ fn set_asleep_as_it_moves() {
     }
 }
 
-/// A thread is asleep on an empty set, into which a connection in rings is put: of a doorbell that nobody has taken out it hears nothing.
+/// A thread is asleep on an empty set, to which a connection in rings is added: an unread doorbell does not wake the thread.
 fn set_asleep_as_a_doorbell_is_added() {
     for _ in 0..10 {
         let (p, tid, set) = (Pair::warm(), Tid::default(), Set::new());
@@ -198,7 +198,7 @@ fn set_asleep_as_a_doorbell_is_added() {
     }
 }
 
-/// At any point of a connection's way into a ring a fork ends it, while a thread is in a receive: that one is told of the reset.
+/// At any point of a connection's way into a ring a fork ends it, while a thread is in a receive: this receive returns the reset.
 fn reader_asleep_as_its_session_ends() {
     for rounds in 1..=12 {
         let (p, tid) = (Pair::fresh(), Tid::default());

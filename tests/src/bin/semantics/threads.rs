@@ -141,7 +141,7 @@ static CANCEL_TID: AtomicI32 = AtomicI32::new(0);
 /// What the end of a cancelled thread found: 1 where it could be interrupted by a signal, else 2.
 static CANCEL_MASK: AtomicI32 = AtomicI32::new(0);
 
-/// A call that blocks for ever. The thread gets a processor only when nobody else wants it, if it is idle.
+/// A call that blocks for ever. If it is idle, the thread gets a processor only when no other thread wants it.
 struct Blocking {
     call: Call,
     fd: c_int,
@@ -337,7 +337,7 @@ fn closed_beside_a_spawn() {
     });
 }
 
-/// Nobody can execute a directory, so that there is no child to be waited for.
+/// A directory cannot be executed, so that there is no child to wait for.
 fn spawn_nothing() {
     let (mut child, none) = (0, [ptr::null_mut()]);
     // SAFETY: an empty list twice.

@@ -1,5 +1,5 @@
-//! Which members of a set are told of first, where there is room for a few: who was ready first, and who is level-triggered and was told of
-//! goes to the end.
+//! The order of events of a set, where there is room for a few: the member that was ready first comes first; a level-triggered member goes
+//! to the end once it was reported.
 #![allow(unsafe_code)]
 
 use std::os::fd::AsRawFd;
@@ -25,7 +25,7 @@ crate::checks![
     a_ring_leaves_room_for_others
 ];
 
-/// epoll_wait(2): data, in the order told.
+/// epoll_wait(2): data, in the order of the events.
 fn wait(set: &Set, max: usize) -> Vec<u64> {
     let mut events = [epoll_event { events: 0, u64: 0 }; 16];
     // SAFETY: room for `max` events.
@@ -71,7 +71,7 @@ fn one_shots_once_each() {
     assert_eq!((wait(&set, 2), wait(&set, 2), wait(&set, 2)), (vec![1, 2], vec![3], vec![]));
     set.modify(&pairs[2].s, EPOLLIN | EPOLLONESHOT, 3);
     assert_eq!((wait(&set, 1), wait(&set, 1)), (vec![3], vec![]));
-    // One that may be told of again and again does not get in front of one that may not.
+    // A member that may be reported again and again does not get in front of one that may not.
     set.modify(&pairs[0].s, EPOLLIN | EPOLLOUT, 1);
     set.modify(&pairs[1].s, EPOLLIN | EPOLLONESHOT, 2);
     assert_eq!((wait(&set, 1), wait(&set, 1), wait(&set, 1)), (vec![1], vec![2], vec![1]));
@@ -110,7 +110,7 @@ fn room_for_one_and_a_pipe() {
     pairs.iter().for_each(Pair::assert_in_rings);
 }
 
-/// An edge-triggered member is told of when something happened that it asks for, with whatever is ready by then.
+/// An edge-triggered member is reported when a requested event happened, with all events that are ready by then.
 fn queued_by_what_was_read() {
     let (set, pairs) = ready_set(EPOLLIN | EPOLLOUT | EPOLLET, 1, 0);
     let p = &pairs[0];
@@ -120,7 +120,7 @@ fn queued_by_what_was_read() {
         recv_exact(&p.s, 1);
         assert_eq!((set.wait(4, 0), set.wait(4, 0)), (vec![(1, EPOLLOUT)], vec![]));
     }
-    // Looked at when there was nothing it asks for.
+    // Checked when no requested event was ready.
     set.modify(&p.s, EPOLLIN | EPOLLET, 2);
     fill(p);
     recv_exact(&p.s, 1);
@@ -128,7 +128,7 @@ fn queued_by_what_was_read() {
     p.assert_in_rings();
 }
 
-/// Bytes are no event for who asks for room, but an end is.
+/// Bytes are no event for a registration for room, but an end is.
 fn queued_by_an_end() {
     let (set, pairs) = ready_set(EPOLLOUT | EPOLLET, 1, 0);
     let p = &pairs[0];
@@ -140,7 +140,7 @@ fn queued_by_an_end() {
     assert_eq!(set.wait(4, 0), [(1, EPOLLOUT)]);
 }
 
-/// poll(2) tells of all that is ready, whoever carries it.
+/// poll(2) reports all that is ready, by a ring or by the kernel.
 fn polled_beside_a_pipe() {
     let p = Pair::warm();
     let (pipe_out, pipe_in) = net::pipe();
@@ -152,7 +152,7 @@ fn polled_beside_a_pipe() {
     }
 }
 
-/// What the kernel alone knows of is told of each time, as long as it is so, however fast the rings answer.
+/// Events that only the kernel has are reported each time, as long as they last, however fast the rings answer.
 fn rings_beside_others() {
     let (ring, other, set) = (Pair::warm(), Pair::fresh(), Set::new());
     set.add(&ring.s, EPOLLOUT, 1);
@@ -162,7 +162,7 @@ fn rings_beside_others() {
     }
 }
 
-/// What the kernel has to tell of a ring's registration, to us alone, takes no room from what it has to tell of others.
+/// The kernel's internal events for a ring's registration take no room from its events for other members.
 fn room_for_one_beside_a_ring() {
     let (ring, set) = (Pair::warm(), Set::new());
     let (pipe_out, pipe_in) = net::pipe();
@@ -174,7 +174,7 @@ fn room_for_one_beside_a_ring() {
     ring.assert_in_rings();
 }
 
-/// A ring that can always be written to does not keep others from being told of, where there is room for one event.
+/// A ring that can always be written to does not keep others from being reported, where there is room for one event.
 fn a_ring_leaves_room_for_others() {
     let (ring, set) = (Pair::warm(), Set::new());
     let pipes = [2, 3, 4].map(|i| (i, net::pipe()));

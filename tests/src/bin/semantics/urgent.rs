@@ -150,7 +150,7 @@ fn receive_that_waits_ends_at_a_mark_at_any_time() {
     (1..).take_while(|at| takes(*at)).count();
 }
 
-/// The same with a sender that is held up at each of its system calls: whoever waits has gone to sleep again meanwhile.
+/// The same with a sender that is stopped at each of its system calls: the waiter has gone to sleep again meanwhile.
 fn receive_that_waits_ends_beside_a_slow_sender() {
     let sends = |at| {
         let act = || net::sleep_ms(20);
@@ -238,7 +238,7 @@ fn look_at_all_ends_at_the_mark() {
     }
 }
 
-/// A look at what is in a ring, behind which the kernel's next byte is the urgent one, with no doorbell in front of it.
+/// A peek at a ring, behind which the kernel's next byte is the urgent one, with no doorbell in front of it.
 fn look_at_a_ring_ends_at_the_mark() {
     let p = Pair::warm();
     net::set(&p.c, libc::SOL_SOCKET, libc::SO_SNDBUF, 1).unwrap();
@@ -356,7 +356,7 @@ fn urgent_byte_behind_one_of_another_process() {
         0
     });
     let (listener, addr) = net::listener(pair::loopback());
-    pair::tell_port(&port, addr);
+    pair::send_port(&port, addr);
     let fd = net::accept(&listener, 0).unwrap();
     pair::warm_server(&fd);
     assert_eq!(net::wait(sender), 0);

@@ -21,7 +21,7 @@ crate::checks![
     in_vain,
 ];
 
-/// A connection that broke, in a set that another process has, too: it shows what the kernel says, by the program's own word.
+/// A connection that broke, in a set that another process has, too: the set reports the kernel's events, with the program's own data.
 fn by_a_child() {
     let p = Pair::warm();
     let set = Set::new();
@@ -40,7 +40,7 @@ fn by_a_child() {
     net::wait(child);
 }
 
-/// An entry of an event set lives as long as anybody has the socket open: another process, too.
+/// An entry of an event set lives as long as any process has the socket open.
 fn by_who_closed_first() {
     let p = Pair::warm();
     let set = Set::new();
@@ -61,7 +61,7 @@ fn by_who_closed_first() {
     assert_eq!(set.wait(4, 0), []);
 }
 
-/// What an event set goes on watching by a descriptor that is closed is read by another one.
+/// An event set goes on watching by a closed descriptor; the bytes are read by another one.
 fn around_doorbells() {
     let ((p, unread), set) = (mixed(), Set::new());
     let other = net::dup(&p.s);
@@ -74,8 +74,8 @@ fn around_doorbells() {
     assert_eq!(recv_exact(&p.c, 2), b"on");
 }
 
-/// A set that two processes have: what one of them registers, and then moves as much as would earn a ring, the other is told of by the
-/// program's own word, and only when there is something.
+/// A set that two processes have: one of them registers a connection and moves enough bytes by it to earn a ring. The other gets its events
+/// with the program's own data, and only when there are some.
 fn by_two_processes() {
     let set = Set::new();
     let ((warm, input), (go, start)) = (net::pipe(), net::pipe());
@@ -116,9 +116,9 @@ fn from_after_a_fork() {
         0
     });
     let (listener, addr) = net::listener(pair::loopback());
-    pair::tell_port(&input, addr);
+    pair::send_port(&input, addr);
     let fd = net::accept(&listener, 0).unwrap();
-    // What is sent is in the peer's queue at once.
+    // Sent bytes are in the peer's queue at once.
     net::set(&fd, IPPROTO_TCP, libc::TCP_NODELAY, 1).unwrap();
     pair::warm_server(&fd);
     net::read(&is_warm, &mut [0; 1]).unwrap();
@@ -138,7 +138,7 @@ fn from_after_a_fork() {
     assert_eq!(net::wait(child), 0);
 }
 
-/// Of two processes that have a set the one asks for what the other has not.
+/// Two processes have a set, and one requests an event that the other has not requested.
 fn as_another_process_asks() {
     let (fd, set) = (killed::left_behind_a_doorbell(), Set::new());
     set.add(&fd, libc::EPOLLPRI, 7);
@@ -152,8 +152,8 @@ fn as_another_process_asks() {
     net::wait(child);
 }
 
-/// What one process asks for of bytes that were unread at the fork is what the other one is told; also where the writer's buffer is small,
-/// and its small segments wait for acknowledgements.
+/// One process changes the registration of a socket with bytes that were unread at the fork: the other one gets the changed events, also if
+/// the writer's buffer is small, and its small segments wait for acknowledgements.
 fn as_another_process_changes() {
     const BOTH: i32 = EPOLLIN | libc::EPOLLOUT;
     for (unread, small) in [(1, false), (30_000, false), (30_000, true)] {
@@ -181,7 +181,7 @@ fn as_another_process_changes() {
     }
 }
 
-/// What a process changed that is gone holds where the connection goes back to its ring.
+/// A change by a process that has ended holds when the connection goes back to its ring.
 fn as_a_process_has_changed_that_is_gone() {
     type Change = fn(&Set, &Pair);
     type Reported = &'static [(u64, i32)];
@@ -211,7 +211,7 @@ fn as_a_process_has_changed_that_is_gone() {
     }
 }
 
-/// What another process changes in a set of a socket that this one has closed may be told or not: it takes no time.
+/// Another process changes a set's registration of a socket that this one has closed: it may be reported or not, but it takes no time.
 fn in_vain() {
     let (fd, set) = (killed::left_behind_a_doorbell(), Set::new());
     let ((out, input), (go, start)) = (net::pipe(), net::pipe());

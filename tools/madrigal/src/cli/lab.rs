@@ -36,9 +36,9 @@ pub(crate) enum LabDoes {
     /// Change a WAN link while it carries packets
     Set(Set),
     /// Let a WAN link carry nothing, without a word to anybody
-    Cut(Link),
+    Cut(WanLink),
     /// Let a WAN link carry again
-    Heal(Link),
+    Heal(WanLink),
     /// Show hosts, links and what became of packets
     Status(Status),
     /// End everything in a lab and leave nothing of it
@@ -89,7 +89,7 @@ pub(crate) struct Set {
 
 /// `madrigal lab cut` and `heal`.
 #[derive(Args)]
-pub(crate) struct Link {
+pub(crate) struct WanLink {
     /// The link
     pub(crate) link: String,
 }

@@ -1,20 +1,20 @@
-//! The checks, out of what daemons say: nothing is asked here.
+//! The checks, from the reports of daemons: nothing is requested here.
 
 use std::net::{IpAddr, SocketAddr};
 
 use madrigal_daemon::{Certificate, Examination, Explanation, Figures, State, Status};
 use serde::Serialize;
 
-/// Clocks that differ by more are worth a word.
+/// A larger difference of clocks is a warning.
 const CLOCK_WARN: u64 = 2_000_000;
-/// By more than that, certificates are refused, which begin five minutes in the past.
+/// With a larger difference certificates are refused: they begin five minutes in the past.
 const CLOCK_FAIL: u64 = 240_000_000;
-/// A part of a million that was sent again and is worth a word.
+/// A larger share of retransmissions, in parts of a million, is a warning.
 const AGAIN_PPM: u32 = 10_000;
-/// What IPv6 asks of every network.
+/// The least MTU that IPv6 requires of every network.
 const LEAST_MTU: u32 = 1280;
 
-/// How a check came out; the number is the exit status.
+/// The result of a check; the number is the exit status.
 #[derive(Serialize, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Mark {
@@ -59,7 +59,7 @@ impl Check {
         Self { name: name.into(), state: Mark::Failed, text, fix: Some(fix.to_owned()) }
     }
 
-    /// A failure, or only a warning where it `matters` not.
+    /// A failure if it `matters`, else a warning.
     fn bad(matters: bool, name: impl Into<String>, text: String, fix: &str) -> Self {
         if matters { Self::failed(name, text, fix) } else { Self::warning(name, text, fix) }
     }
@@ -72,23 +72,23 @@ impl Check {
     }
 }
 
-/// What connects hosts neither of which can call the other.
+/// The fix where neither host can connect to the other.
 const RELAY: &str = "have a relay that both reach: madrigal grid add HOST --site SITE --address ADDRESS --relay";
-/// How it is said that a certificate was taken back: by who refuses, and by TLS to who is refused.
+/// The words for a revoked certificate: in the error of the end that refuses, and in the TLS alert to the refused end.
 const REVOKED: &str = "revoked";
 const REFUSED_AS_REVOKED: &str = "certificate_revoked";
 
-/// What brings a daemon up.
+/// The fix where no daemon is up.
 fn start(host: &str) -> String {
     format!("on {host}: madrigal up")
 }
 
-/// What gives a host a certificate for one that was taken back.
+/// The fix for a host whose certificate was revoked.
 fn again(host: &str) -> String {
     format!("if {host} is to be let in: madrigal grid add {host} --again, where the CA is")
 }
 
-/// What helps where a certificate was taken back, if that is why there is no link: this host's, where the other one refuses.
+/// The fix if there is no link because of a revoked certificate: that of `from` if the other end refuses, else that of `to`.
 fn revoked(why: &str, from: &str, to: &str) -> Option<String> {
     match why {
         _ if why.contains(REFUSED_AS_REVOKED) => Some(again(from)),
@@ -108,7 +108,16 @@ fn is_private(ip: IpAddr) -> bool {
     }
 }
 
-/// What a daemon said.
+/// Whether two addresses are most likely of one network: a /24, or a /64.
+fn are_neighbours(one: IpAddr, other: IpAddr) -> bool {
+    match (one.to_canonical(), other.to_canonical()) {
+        (IpAddr::V4(one), IpAddr::V4(other)) => one.octets()[..3] == other.octets()[..3],
+        (IpAddr::V6(one), IpAddr::V6(other)) => one.octets()[..8] == other.octets()[..8],
+        _ => false,
+    }
+}
+
+/// The report of a daemon.
 pub(crate) struct Seen {
     pub(crate) examination: Examination,
     /// How far its clock is before ours, and how sure that is.
@@ -197,7 +206,9 @@ fn connect(seen: &Examination, from: &str, to: &str, works: bool) -> Check {
         return Check::ok(name, text);
     }
     let addresses: Vec<SocketAddr> = seen.tried.iter().filter_map(|tried| tried.address.parse().ok()).collect();
-    let fix = match addresses.iter().find(|at| !is_private(at.ip())) {
+    let own: Vec<SocketAddr> = seen.health.addresses.iter().filter_map(|own| own.parse().ok()).collect();
+    let is_near = |at: &&SocketAddr| own.iter().any(|own| are_neighbours(own.ip(), at.ip()));
+    let fix = match addresses.iter().find(|at| !is_private(at.ip()) || is_near(at)) {
         _ if text.contains("refused") => start(to),
         Some(at) => format!(
             "let TCP port {} of {to} in for {from}, in the firewalls of {to} and of its site; on {to}, nft list ruleset shows what it lets in",
@@ -273,7 +284,7 @@ fn figures(figures: &Figures) -> String {
 
 fn mtu(seen: &Examination) -> Option<Check> {
     let why = seen.why.as_ref()?;
-    // A connection is made with short packets; the certificates that come next are long ones.
+    // A connection is made with short packets; the certificates that follow need long ones.
     let open = seen.tried.iter().any(|tried| tried.us.is_some());
     let linked = why.ways.iter().any(|way| way.usable && (way.way == "direct" || way.way == "reverse"));
     let silent = |way: &&madrigal_daemon::WayStatus| {
@@ -386,7 +397,7 @@ mod tests {
 
     use super::*;
 
-    /// What the daemon of `host` says of the way to another one.
+    /// The report of the daemon of `host` about the way to another host.
     fn seen(host: &str, to: &str, tried: Value, ways: Value, relays: Value) -> Seen {
         let good = json!({ "ok": true, "text": "works", "fix": null });
         let chosen = ways.as_array().unwrap().iter().find(|way| way["chosen"] == true).map(|way| way["way"].clone());
@@ -490,6 +501,15 @@ mod tests {
             assert_eq!(daemon, "on b1: madrigal up");
         }
         assert_eq!(fix("10.2.0.2:7780", "Connection refused", "no link").0, "on b1: madrigal up");
+        let of_one_lan = ["10.1.0.9", "fd00::1"].map(|at| at.parse::<IpAddr>().unwrap());
+        let others = ["10.1.0.2", "10.1.1.9", "fd00::ffff", "fd01::1"].map(|at| at.parse::<IpAddr>().unwrap());
+        let near = others.map(|other| of_one_lan.iter().any(|own| are_neighbours(*own, other)));
+        assert_eq!(near, [true, false, true, false]);
+        let mut neighbour =
+            seen("a1", "b1", shut("10.1.0.2", silent), json!([way("direct", false, silent)]), json!([]));
+        neighbour.examination.health.addresses = vec!["10.1.0.9:7780".to_owned()];
+        let check = connect(&neighbour.examination, "a1", "b1", false);
+        assert!(check.fix.as_ref().unwrap().contains("nft list ruleset"), "of one network: {check:?}");
         let revoked = "no link with b1: revoked: the certificate of host b1, serial 5C, was taken back";
         assert!(fix("203.0.113.2:1", silent, revoked).1.contains("madrigal grid add b1 --again"));
         let by_them = "no link with b1: TLS: received fatal alert: certificate_revoked";

@@ -78,7 +78,7 @@ fn between(runtime: &Runtime, from: &str, to: &str) -> Vec<Check> {
     checks::of_pair((from, near), (to, far))
 }
 
-/// What the daemon of a host says, with the difference of its clock to ours.
+/// The report of a host's daemon, with the difference of its clock to ours.
 fn examine(runtime: &Runtime, host: &str, to: &str) -> Result<Seen, ClientError> {
     // The clock first, by a question that takes no time.
     let (began, start) = (own_time(), Instant::now());
@@ -102,7 +102,7 @@ fn no_daemon(error: &ClientError) -> Check {
     Check::failed("daemon", error.to_string(), "madrigal up")
 }
 
-/// Checks in words, with what to type below those that want something.
+/// Checks in words, each with its fix below, if there is one.
 pub(crate) fn describe(checks: &[Check]) -> String {
     let mut rows = Vec::new();
     for check in checks {

@@ -35,11 +35,11 @@ pub(super) fn run(args: &Add, as_json: bool) -> Result<i32, Failure> {
     let issued = certify(&authority, args)?;
     let (serial, until) = (issued.serial(), issued.not_after());
     let parcel = issued.parcel(&text, Moment::now().plus(LINE_SECONDS));
-    // A new host finds others that know it; one that is there shows its new certificate before the old one is shut out.
+    // The other hosts know a new host before it starts; an existing host gets its new certificate before the old one is refused.
     let (delivered, others) = if args.again {
-        (deliver(&place, args, host, parcel)?, tell_others(&place, args, &text, &grid)?)
+        (deliver(&place, args, host, parcel)?, notify_others(&place, args, &text, &grid)?)
     } else {
-        let others = tell_others(&place, args, &text, &grid)?;
+        let others = notify_others(&place, args, &text, &grid)?;
         (deliver(&place, args, host, parcel)?, others)
     };
     let by_hand = deliver::by_hand(&grid, &place, Some(args.host.as_str()));
@@ -72,11 +72,11 @@ pub(super) fn run(args: &Add, as_json: bool) -> Result<i32, Failure> {
     Ok(status)
 }
 
-/// The description with the host in it, written; one that is to be there already is looked for.
+/// Writes the description with the host in it. With `--again` the host has to be there already.
 fn describe(place: &Place, args: &Add) -> Result<(String, Grid), Failure> {
     let _lock = place.lock()?;
     let text = place.text()?;
-    // A file that has no site yet has no host either, and is none the worse for it.
+    // A file without sites has no hosts either, which is no error.
     let known = if edit::has_sites(&text) { Some(place.parse(&text)?) } else { None };
     let there = known.as_ref().and_then(|grid| Some((grid, grid.host(args.host.as_str())?.1)));
     let new = match (there, &args.site) {
@@ -142,7 +142,7 @@ fn deliver(place: &Place, args: &Add, host: &Host, parcel: Parcel) -> Result<Del
 }
 
 /// This host's daemon and those that ssh reaches read the description again.
-fn tell_others(place: &Place, args: &Add, text: &str, grid: &Grid) -> Result<Vec<Delivery>, Failure> {
+fn notify_others(place: &Place, args: &Add, text: &str, grid: &Grid) -> Result<Vec<Delivery>, Failure> {
     let mut deliveries = Vec::new();
     if !args.here
         && let Some(own) = place.own()

@@ -15,9 +15,9 @@ use crate::doctor::{Check, Mark, describe};
 use crate::local_grid::this_host;
 use crate::out;
 
-/// So many daemons are asked together.
+/// Daemons that are queried at the same time.
 const AT_ONCE: usize = 32;
-/// A certificate that ends sooner is worth a word.
+/// A certificate that ends sooner is a warning.
 const SOON: i64 = 14 * DAY;
 
 /// What is printed as JSON.
@@ -70,7 +70,7 @@ fn of_grid(place: &Place, path: &Path, grid: &Grid) -> Vec<Check> {
     checks
 }
 
-/// Hosts of whom no certificate can speak.
+/// Hosts whose names no certificate can have.
 fn names(grid: &Grid) -> Vec<Check> {
     let wrong = |host: &Host| {
         let error = Name::parse(&host.name).err()?;
@@ -79,7 +79,7 @@ fn names(grid: &Grid) -> Vec<Check> {
     grid.hosts.iter().filter_map(wrong).collect()
 }
 
-/// Words in `from`, `deny` and `carries` that mean a site and a host: whoever meant the host has the whole site.
+/// Words in `from`, `deny` and `carries` that are the name of a site and of a host of another site: such a word means both.
 fn words(grid: &Grid) -> Vec<Check> {
     let used = |name: &str| {
         let lists =
@@ -110,7 +110,7 @@ fn addresses(grid: &Grid) -> Vec<Check> {
     told.collect()
 }
 
-/// Whether hosts of different sites can be connected at all, as far as the file tells.
+/// Whether hosts of different sites can be connected at all, as far as the file shows.
 fn ways(grid: &Grid) -> Check {
     let can_be_called = |host: &Host| !host.addresses.is_empty() || host.via.is_some();
     let relays: Vec<&Host> = grid.hosts.iter().filter(|host| host.relay).collect();
@@ -145,7 +145,7 @@ fn ways(grid: &Grid) -> Check {
     }
 }
 
-/// Whether each host has a certificate that lasts, by the books of the authority, where that is here.
+/// Whether each host has a certificate that lasts, by the records of the authority, if the authority is on this machine.
 fn certificates(place: &Place, grid: &Grid) -> Vec<Check> {
     if !Authority::exists(&place.dir) || grid.trusted {
         return Vec::new();
@@ -177,7 +177,7 @@ fn certificates(place: &Place, grid: &Grid) -> Vec<Check> {
     checks
 }
 
-/// What the daemons say, if one is up here to ask them.
+/// The checks of the daemons. The daemon of this host queries the others.
 fn daemons(place: &Place, grid: &Grid) -> Vec<Check> {
     let runtime = Runtime::find();
     let own = match client::status(&runtime) {
@@ -201,7 +201,7 @@ fn daemons(place: &Place, grid: &Grid) -> Vec<Check> {
     checks
 }
 
-/// What the daemons of these hosts say, each asked by a thread of its own.
+/// The status of the daemons of these hosts, each queried by a thread of its own.
 fn ask(runtime: &Runtime, hosts: &[&Host]) -> Vec<Result<Status, String>> {
     let one = |host: &Host| client::status_of(runtime, &host.name).map_err(|error| error.to_string());
     std::thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! The code of a line, as somebody types it: from the terminal, which does not show it, or the first line of standard input.
+//! Reads the code of a line: from the terminal, which does not show it, or from the first line of standard input.
 //!
 //! While a code is typed the terminal sends neither SIGINT nor SIGTSTP: a process that they end or stop would leave it silent. Control-C is
 //! a byte then, which is read here.
@@ -32,7 +32,7 @@ fn first_line(input: impl std::io::BufRead) -> std::io::Result<Option<String>> {
     Ok((count > 0).then_some(line))
 }
 
-/// What a terminal sends, key by key, up to the end of the line; `None`: somebody wants to stop.
+/// The bytes that a terminal sends, key by key, up to the end of the line; `None`: the user interrupts.
 fn typed(keys: impl Iterator<Item = std::io::Result<u8>>) -> std::io::Result<Option<String>> {
     let mut line = String::new();
     for key in keys {

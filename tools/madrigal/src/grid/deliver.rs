@@ -1,4 +1,4 @@
-//! How what a host needs is brought there: by ssh, which runs `madrigal grid join -` there; or by whoever pastes a line and types a code.
+//! Delivers a parcel to a host: by ssh, which runs `madrigal grid join -` there; or by a line that a person pastes, and a code.
 
 use std::io::{ErrorKind, Read, Write as _};
 use std::process::{Command, Stdio};
@@ -14,13 +14,13 @@ use super::place::Place;
 use crate::cli::grid::Push;
 use crate::out;
 
-/// How long a line and its code are good.
+/// How long a line and its code are valid.
 pub(super) const LINE_SECONDS: i64 = HOUR;
-/// What ssh says when it is ssh that failed (ssh(1)).
+/// The exit status of ssh if ssh itself failed (ssh(1)).
 const SSH_FAILED: i32 = 255;
-/// The most bytes of its output that are kept: another host decides how long it is.
+/// The most bytes of its output that are stored: another host decides how long it is.
 const LONGEST_ANSWER: u64 = 64 << 10;
-/// What a shell says of a command that is not there.
+/// The exit status of a shell if the command does not exist.
 const NO_COMMAND: i32 = 127;
 
 /// A line to paste, the code to type, and until when.
@@ -51,13 +51,13 @@ impl Line {
     }
 }
 
-/// Has a host take a parcel, by ssh; what its command said, or why it did not, with what to type.
+/// Delivers a parcel to a host by ssh. Returns the output of its command; or why it failed, and what to type.
 pub(super) fn by_ssh(to: &str, command: &str, parcel: &Parcel) -> Result<String, String> {
     let remote = format!("{} grid join -", quoted(command));
-    // An ssh that does not read ends its input; it says itself why.
+    // If ssh does not read its input, a write fails; ssh itself reports why.
     let _ = ignore_signal(Signal::PIPE.as_raw(), true);
     let mut ssh = Command::new("ssh");
-    // A host that is lost on the way is given up after a minute.
+    // A host that does not answer any more is given up after a minute.
     let bounds = ["-o", "ConnectTimeout=15", "-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=4"];
     ssh.arg("-T").args(bounds).args(["--", to, &remote]);
     ssh.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -83,7 +83,7 @@ pub(super) fn by_ssh(to: &str, command: &str, parcel: &Parcel) -> Result<String,
     }
 }
 
-/// What a program writes until it ends: the first bytes of it. The others are read and dropped.
+/// The first bytes that a program writes until it ends. The others are read and dropped.
 fn begin_of(output: Option<impl Read>) -> Vec<u8> {
     let mut begin = Vec::new();
     if let Some(mut output) = output {
@@ -93,7 +93,7 @@ fn begin_of(output: Option<impl Read>) -> Vec<u8> {
     begin
 }
 
-/// What a command of ours says, as one line.
+/// The output of a `madrigal` command, as one line.
 pub(super) fn words(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes);
     let lines = text.lines().map(|line| line.trim_start_matches("madrigal: ").trim());
@@ -110,11 +110,11 @@ fn quoted(word: &str) -> String {
     }
 }
 
-/// What became of one host.
+/// The result of a delivery to one host.
 pub(super) struct Delivery {
     pub(super) host: String,
     pub(super) done: Result<String, String>,
-    /// What does it again.
+    /// The command that repeats it.
     pub(super) again: String,
 }
 
@@ -143,14 +143,14 @@ pub(super) fn update(place: &Place, text: &str, hosts: &[&Host], command: &str) 
     Ok(hosts.iter().filter_map(bring).collect())
 }
 
-/// The hosts that ssh reaches, but for `except` and this one.
+/// The hosts that ssh reaches, without `except` and this one.
 pub(super) fn reached<'a>(grid: &'a Grid, place: &Place, except: Option<&str>) -> Vec<&'a Host> {
     let own = place.own();
     let other = |host: &&Host| Some(host.name.as_str()) != except && Some(&host.name) != own.as_ref();
     grid.hosts.iter().filter(|host| host.ssh.is_some()).filter(other).collect()
 }
 
-/// The hosts that are told of changes by hand: neither this one nor one that ssh reaches.
+/// The hosts that get changes by hand: those that ssh does not reach, without `except` and this one.
 pub(super) fn by_hand(grid: &Grid, place: &Place, except: Option<&str>) -> Vec<String> {
     let own = place.own();
     let other = |name: &String| Some(name.as_str()) != except && Some(name) != own.as_ref();
@@ -190,7 +190,7 @@ pub(super) fn push(args: &Push, as_json: bool) -> Result<i32, Failure> {
     Ok(status)
 }
 
-/// What is to be typed for those that are told by hand.
+/// What to type for hosts that get changes by hand.
 pub(super) fn rest(hosts: &[String]) -> String {
     match hosts {
         [] => String::new(),

@@ -1,4 +1,4 @@
-//! A host more in the text of a `grid.toml`: comments, order and whatever else stands there are kept.
+//! Adds a host to the text of a `grid.toml`: comments, order and everything else stay as they are.
 
 use toml_edit::{Array, DocumentMut, InlineTable, Item, Table, TableLike, Value, value};
 
@@ -105,7 +105,7 @@ fn below<'a>(table: &'a mut dyn TableLike, key: &str) -> Result<&'a mut dyn Tabl
     item.as_table_like_mut().ok_or_else(|| format!("grid.toml: {key} must be a table"))
 }
 
-/// The space before a closing brace belongs to the last value, and would stand before the comma.
+/// The space before a closing brace belongs to the last value, and would end up before the comma.
 fn make_room(inline: &mut InlineTable) {
     if let Some((_, last)) = inline.iter_mut().last()
         && last.decor().suffix().and_then(|suffix| suffix.as_str()).is_some_and(|suffix| suffix.trim().is_empty())

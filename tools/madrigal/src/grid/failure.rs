@@ -3,7 +3,7 @@
 use madrigal_daemon::FileError;
 use madrigal_identity::{IdentityError, ParcelError};
 
-/// Why a command did not do what it was to do.
+/// Why a command failed.
 pub(super) enum Failure {
     /// What was typed or written makes no sense.
     Usage(String),

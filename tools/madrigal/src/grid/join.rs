@@ -1,4 +1,4 @@
-//! `madrigal grid join`: what `grid add` made for this host is put in its place, and the daemon is started, or told.
+//! `madrigal grid join`: installs the files that `grid add` made for this host, and starts the daemon, or makes it reload.
 
 use std::io::Read as _;
 use std::process::{Command, Stdio};
@@ -46,7 +46,7 @@ pub(super) fn run(args: &Join, as_json: bool) -> Result<i32, Failure> {
     Ok(out::FOUND)
 }
 
-/// Whether this host's daemon would take the description that came. Nothing is replaced by one that it would not take.
+/// Checks that this host's daemon would accept the received description, before any file is replaced.
 fn check(parcel: &Parcel, host: Option<&str>) -> Result<(), Failure> {
     let refused = |why: &dyn std::fmt::Display| {
         Failure::Failed(format!("the grid.toml that came cannot be used here, and nothing is changed: {why}"))
@@ -60,7 +60,7 @@ fn check(parcel: &Parcel, host: Option<&str>) -> Result<(), Failure> {
     }
 }
 
-/// Has the daemon of this host, which is `host`, take up what there is by now; starts it where none is up. What it says.
+/// Makes the daemon of this host, `host`, reload its description, or starts it if none is up. Returns its answer.
 pub(super) fn start(host: &str) -> Result<String, Failure> {
     let runtime = Runtime::find();
     match client::status(&runtime) {
@@ -77,7 +77,7 @@ pub(super) fn start(host: &str) -> Result<String, Failure> {
     }
 }
 
-/// `madrigal up`, as it would be typed: it becomes another program.
+/// Runs `madrigal up` as a process, since it executes itself again under the library.
 fn launch(host: &str) -> Result<String, Failure> {
     let own = std::env::current_exe().unwrap_or_else(|_| "/proc/self/exe".into());
     let done = Command::new(own).args(["up", "--host", host]).stdin(Stdio::null()).output();

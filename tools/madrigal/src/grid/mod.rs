@@ -3,7 +3,7 @@
 //! ```text
 //!  place   the directory, and grid.toml in it     edit      a host more in its text, comments kept
 //!  add     a new host                             deliver   by ssh, or as a line and a code
-//!  join    what is done on the new host           check     what is wrong in the file, and who does not answer
+//!  join    what is done on the new host           check     errors in the file, and daemons that do not answer
 //!  code    typed, and not shown                   failure   why a command did not do it
 //! ```
 

@@ -19,7 +19,7 @@ pub(super) struct Place {
     pub(super) dir: PathBuf,
 }
 
-/// Nobody else changes the description until this is dropped.
+/// While this is held no other command changes the description.
 pub(super) struct Lock(#[allow(dead_code, reason = "held until it is dropped")] File);
 
 impl Place {
@@ -32,7 +32,7 @@ impl Place {
         self.dir.join(identity::GRID)
     }
 
-    /// Waits until nobody else changes the description.
+    /// Waits until no other command changes the description.
     pub(super) fn lock(&self) -> Result<Lock, Failure> {
         let dir = File::open(&self.dir).map_err(|error| failed("open", &self.dir, &error))?;
         flock(&dir, FlockOperation::LockExclusive).map_err(|errno| failed("lock", &self.dir, &errno.into()))?;
@@ -51,15 +51,15 @@ impl Place {
         })
     }
 
-    /// What a text says, as errors in the file are told.
+    /// Parses a text; errors name the file.
     pub(super) fn parse(&self, text: &str) -> Result<Grid, Failure> {
         Ok(Grid::read(&self.file().display().to_string(), text)?)
     }
 
-    /// Puts a text in the description's place, in one step: whoever reads has the old one or the new one, after a crash too.
+    /// Replaces the description in one step: a reader gets the old text or the new one, also after a crash.
     pub(super) fn write(&self, text: &str) -> Result<(), Failure> {
         let file = self.file();
-        // The file itself, where its name is a link.
+        // If its name is a symbolic link, the file behind the link is replaced.
         let path = fs::canonicalize(&file).unwrap_or(file);
         replace(&path, text).map_err(|error| failed("write", &path, &error))
     }

@@ -15,7 +15,7 @@ use madrigal_lab::file::{Grid, Site};
 use madrigal_lab::plan::public;
 use madrigal_lab::state::{Node, State};
 
-/// How long links may take that can be had.
+/// The time limit for the links that are possible.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Between two polls of them.
 const POLL: Duration = Duration::from_millis(50);
@@ -55,7 +55,7 @@ fn furnish(grid: &Grid, state: &State, config: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// The grid as daemons are told of it. Whoever can be called from other sites is a relay.
+/// The grid.toml of the daemons. Hosts of a site without NAT and inward firewall are relays.
 fn grid_file(grid: &Grid, state: &State) -> String {
     let mut text = format!("# Of lab {}, from {}.\n", state.name, state.file);
     let mut written: Vec<&str> = Vec::new();
@@ -82,7 +82,7 @@ fn grid_file(grid: &Grid, state: &State) -> String {
 fn addresses(grid: &Grid, state: &State, host: &str) -> Vec<String> {
     let node = state.nodes.iter().find(|node| node.name == host);
     let own = node.iter().flat_map(|node| &node.addresses);
-    // Those of bridges and cards that lead nowhere are of no use: they have the device's name behind them.
+    // Addresses of bridges and of cards without a network are left out: the device's name follows them.
     let own = own.filter_map(|text| text.split_once('/')?.0.parse::<IpAddr>().ok().filter(|_| !text.contains('(')));
     let mut all: Vec<String> = own.map(|ip| format!("\"{ip}\"")).collect();
     let leads = |site: &Site| {
@@ -122,13 +122,13 @@ fn wait(state: &State) -> Result<Vec<Status>, String> {
     let end = Instant::now() + PATIENCE;
     loop {
         let ask = |host: &Node| {
-            // As the daemon finds it there.
+            // The runtime directory as the daemon finds it on its host.
             let own = format!("{OWN_DIRECTORY}/madrigal");
             client::status(&Runtime::at(madrigal_lab::from_outside(host, &own)))
                 .map_err(|error| format!("the daemon of {}: {error}", host.name))
         };
         let all = hosts(state).map(ask).collect::<Result<Vec<_>, _>>()?;
-        // Whoever was refused called before the other daemon was up, as a rule; who heard nothing tries with smaller packets.
+        // A refused host usually dialled before the other daemon was up; one without an answer dials again with smaller packets.
         let again = ["Connection refused", "no greeting in time"];
         let hopes = |why: &Option<String>| why.as_ref().is_some_and(|why| again.iter().any(|one| why.contains(one)));
         let mut peers = all.iter().flat_map(|status| &status.peers);

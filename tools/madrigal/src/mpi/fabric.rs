@@ -1,9 +1,9 @@
-//! Providers of libfabric's below us: which the methods ask for, and what there is of them.
+//! Providers of libfabric below ours: those that the methods name, and those that exist here.
 
 use madrigal::config::Methods;
 use madrigal::fabric::{self, NAME, PREFIX};
 
-/// The providers that must be let through where an MPI restricts libfabric to ours: those named, and that of a fabric that is there.
+/// The providers that must stay allowed where an MPI restricts libfabric to ours: those named, and that of a fabric that exists here.
 pub(super) fn below(methods: &Methods) -> Vec<String> {
     let found = |driver: &str| fabric::chosen(driver).ok().map(|(provider, _)| provider);
     let named = methods.listed().iter().filter_map(|name| name.strip_prefix(PREFIX)).map(str::to_owned);
@@ -14,7 +14,7 @@ pub(super) fn below(methods: &Methods) -> Vec<String> {
     all
 }
 
-/// What messages take of the fabrics that the methods allow: those named, and one that is there.
+/// The fabrics that the methods allow, in words: those named, and one that exists here.
 pub(super) fn described(methods: &Methods) -> Vec<String> {
     let any = methods.allows(NAME).then_some(NAME).filter(|any| fabric::chosen(any).is_ok());
     let named = methods.listed().iter().map(String::as_str).filter(|name| name.starts_with(PREFIX));

@@ -1,7 +1,7 @@
 //! Launchers of MPI: what each needs to use our provider of libfabric, so that nothing else has to be typed.
 //!
-//! Only variables are set, and none that the user has set: what he types, in the environment or on the command line, wins. An MPI that
-//! was built without libfabric is left as it is; its sockets are looked after like any program's.
+//! Only variables are set, and none that the user has set: the user's environment and command line have priority. An MPI without libfabric
+//! is left as it is; its sockets are handled like any program's.
 
 mod fabric;
 mod kind;
@@ -17,16 +17,16 @@ use crate::settings;
 
 /// Where libfabric looks for providers.
 const PROVIDERS: &str = "FI_PROVIDER_PATH";
-/// What Open MPI takes along to other hosts: since version 5, ...
+/// The list of variables that Open MPI passes to other hosts: since version 5, ...
 const TAKEN_ALONG: &str = "OMPI_MCA_mca_base_env_list";
 /// ... and before, where the other one and `-x` exclude each other. A list from a file ([`TUNE`]) would be lost beside this one.
 const TAKEN_ALONG_4: &str = "OMPI_MCA_mca_base_env_list_internal";
-/// What names such a file to Open MPI's launcher.
+/// The options that name such a file to Open MPI's launcher.
 const TUNE: [&str; 2] = ["-tune", "--tune"];
-/// What restricts all of libfabric, also where we use it ourselves.
+/// The variable that restricts all of libfabric, also where we use it ourselves.
 const FILTER: &str = "FI_PROVIDER";
 
-/// Prepares the environment for a launcher of MPI that is given `words`. What was done, to be told to who wants to know; nothing for other
+/// Prepares the environment for a launcher of MPI with the arguments `words`. Returns what was done, for `--verbose`; nothing for other
 /// programs.
 pub(crate) fn prepare(file: &Path, words: &[OsString], provider: Option<&Path>, env: &mut Environment) -> Vec<String> {
     let Some(found) = kind::of(file) else { return Vec::new() };
@@ -43,7 +43,7 @@ pub(crate) fn prepare(file: &Path, words: &[OsString], provider: Option<&Path>, 
     vec![settle(found.kind, folder, env, more)]
 }
 
-/// The same for one rank of a launcher of ours: of which MPI it will be is not known yet.
+/// The same for one rank of our own launcher: its MPI is not known yet.
 pub(crate) fn prepare_rank(provider: Option<&Path>, env: &mut Environment) -> Vec<String> {
     let Some(folder) = provider.and_then(Path::parent) else {
         return vec!["MPI: no libmadrigal-fi.so: build it with `make build`".to_owned()];
@@ -51,7 +51,7 @@ pub(crate) fn prepare_rank(provider: Option<&Path>, env: &mut Environment) -> Ve
     [Kind::Mpich, Kind::Intel].map(|kind| settle(kind, folder, env, |_| None)).to_vec()
 }
 
-/// Sets what is wanted and not set, and what `more` sets. What was done.
+/// Sets the wanted variables that are not set, and those of `more`. Returns what was done.
 fn settle(
     kind: Kind,
     folder: &Path,
@@ -81,15 +81,16 @@ fn settle(
 /// What launchers set for each rank that they start.
 const RANKS: [&str; 4] = ["PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "MPI_LOCALRANKID"];
 
-/// Where this is a rank of a job whose launcher was not told of our provider: what that does not do, and what does.
+/// For the first rank of a job whose launcher does not know our provider: a text about what is missing, and what to type.
 pub(crate) fn rank_alone(env: &Environment, provider: Option<&Path>) -> Option<String> {
-    let is_rank = RANKS.iter().any(|key| env.get(key).is_some_and(|value| !value.is_empty()));
+    // Only rank 0 reports it.
+    let rank = RANKS.iter().find_map(|key| env.get(key).filter(|value| !value.is_empty()));
     let ours = provider.and_then(Path::parent)?.as_os_str().as_bytes();
     let is_configured =
         env.get(PROVIDERS).unwrap_or_default().as_bytes().split(|&b| b == b':').any(|part| part == ours);
     let text = "this is a rank of an MPI job: its sockets are looked after, its messages go as the MPI sends them; for those type \
                 madrigal exec -- mpirun ... in place of mpirun ... madrigal exec";
-    (is_rank && !is_configured).then(|| text.to_owned())
+    (rank.is_some_and(|rank| rank == "0") && !is_configured).then(|| text.to_owned())
 }
 
 /// By which providers of libfabric's the messages of a launcher's ranks go, as far as that is known here.
@@ -101,7 +102,7 @@ pub(crate) fn fabrics(file: &Path, env: &Environment) -> Vec<String> {
 /// Where a resource manager started us, launchers have ways of their own to other hosts.
 const MANAGERS: [&str; 6] = ["SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "LOADL_STEP_ID", "SGE_ROOT", "HYDRA_LAUNCHER"];
 
-/// Has a launcher of MPI run `remote` instead of ssh, unless it was told what to run. What was done, as above.
+/// Makes a launcher of MPI run `remote` instead of ssh, unless the user has set a command. Returns what was done, as above.
 pub(crate) fn reach_out(file: &Path, remote: Option<&Path>, env: &mut Environment) -> Vec<String> {
     let (Some(found), Some(remote)) = (kind::of(file), remote) else { return Vec::new() };
     if MANAGERS.iter().any(|name| env.get(name).is_some_and(|value| !value.is_empty())) {
@@ -122,7 +123,7 @@ pub(crate) fn reach_out(file: &Path, remote: Option<&Path>, env: &mut Environmen
     if set.is_empty() { set } else { vec![format!("{}: set {}", found.kind.name(), set.join(" "))] }
 }
 
-/// What makes it use the provider `madrigal`, for messages inside a host too.
+/// The variables that make it use the provider `madrigal`, also for messages inside a host.
 fn wanted(kind: Kind) -> &'static [(&'static str, &'static str)] {
     match kind {
         Kind::OpenMpi => &[
@@ -131,7 +132,7 @@ fn wanted(kind: Kind) -> &'static [(&'static str, &'static str)] {
             ("OMPI_MCA_opal_common_ofi_provider_include", "madrigal"),
             // So that a rank knows the others from the start, and can reach out to one that cannot reach it.
             ("OMPI_MCA_mpi_add_procs_cutoff", "1048576"),
-            // So that a launcher learns of a host that is cut off, before its ranks have it send there: then it would learn of it no more.
+            // So that a launcher notices a host that is cut off before its ranks make it send there: after that it would not notice it.
             ("OMPI_MCA_oob_tcp_keepalive_time", "5"),
             ("OMPI_MCA_oob_tcp_keepalive_intvl", "2"),
             ("OMPI_MCA_oob_tcp_keepalive_probes", "5"),
@@ -143,13 +144,13 @@ fn wanted(kind: Kind) -> &'static [(&'static str, &'static str)] {
         Kind::Intel => &[
             ("I_MPI_FABRICS", "ofi"),
             ("I_MPI_OFI_PROVIDER", "madrigal"),
-            // By the provider's one-sided operations, as by any provider's, it tells a wrong size of dynamic windows.
+            // With one-sided operations of any provider it reports a wrong size of dynamic windows.
             ("MPIR_CVAR_CH4_OFI_ENABLE_RMA", "0"),
         ],
     }
 }
 
-/// Adds our folder behind those of the user's.
+/// Adds our folder behind the user's folders.
 fn add_folder(folder: &Path, env: &mut Environment) -> OsString {
     let theirs = env.get(PROVIDERS).unwrap_or_default().as_bytes();
     let ours = folder.as_os_str().as_bytes();
@@ -160,7 +161,7 @@ fn add_folder(folder: &Path, env: &mut Environment) -> OsString {
     value
 }
 
-/// Open MPI hands its own variables to ranks on other hosts; ours must be named. What was set.
+/// Open MPI passes its own variables to ranks on other hosts; ours must be named. Returns what was set.
 fn take_along(file: &Path, words: &[OsString], env: &mut Environment) -> Option<String> {
     let is_orte = kind::is_orte(file);
     let key = if is_orte { TAKEN_ALONG_4 } else { TAKEN_ALONG };

@@ -183,4 +183,5 @@ fn a_rank_whose_launcher_knows_nothing_of_us_is_told() {
     }
     let known = [("PMI_RANK", "0"), ("FI_PROVIDER_PATH", "/usr/lib:/opt/madrigal/lib/libfabric")];
     assert_eq!((told(&[], Some(ours)), told(&known, Some(ours)), told(&[("PMI_RANK", "0")], None)), (None, None, None));
+    assert_eq!(told(&[("PMI_RANK", "1")], Some(ours)), None, "once a job");
 }

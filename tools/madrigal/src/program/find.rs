@@ -52,7 +52,7 @@ pub(crate) fn find(name: &OsStr, path: Option<&OsStr>) -> Result<PathBuf, NotFou
     })
 }
 
-/// What to say of a file that is there and cannot be executed.
+/// The message for a file that exists and cannot be executed.
 pub(crate) fn refusal(file: &Path, errno: Errno) -> String {
     let what = match errno {
         Errno::ISDIR => "it is a directory".to_owned(),

@@ -22,13 +22,13 @@ const DEPTH: u32 = 5;
 pub(crate) enum Fitness {
     /// It can be wrapped.
     Fit,
-    /// The library is loaded into it, and much of what it does, or all of it, goes past that; what it starts may be fit.
+    /// The library is loaded into it, and many or all of its calls bypass the library; programs that it starts may be fit.
     Partly(Remark),
     /// It cannot be wrapped.
     Unfit(Remark),
 }
 
-/// A file, and what is the matter with it.
+/// A file, and why it is not fit.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Remark {
     pub(crate) file: PathBuf,
@@ -41,8 +41,8 @@ impl fmt::Display for Remark {
     }
 }
 
-/// Judges a program; of a script the interpreter counts. What cannot be read or understood is taken for fit: the kernel and the
-/// loader know better.
+/// Judges a program; for a script its interpreter counts. A file that cannot be read or parsed is taken as fit: the kernel and the loader
+/// decide.
 pub(crate) fn judge(file: &Path, path: Option<&OsStr>) -> Fitness {
     let mut file = file.to_owned();
     for _ in 0..DEPTH {

@@ -1,4 +1,4 @@
-//! Which file is found, and what is thought of it.
+//! Which file is found, and whether it is fit.
 
 use super::*;
 use std::os::unix::fs::PermissionsExt as _;

@@ -1,25 +1,25 @@
-//! Where Open MPI's launcher says it is, in the command by which it starts its daemon on another host:
+//! The addresses of Open MPI's launcher, in the command by which it starts its daemon on another host:
 //!
 //! ```text
 //!  orted -mca ess "env" ... -mca orte_hnp_uri "3922788352.0;tcp://10.0.0.2,172.17.0.1:38723" ...
 //! ```
-//! Only addresses at such a place are found; whatever else a command says is somebody else's, and whatever is not written just so is left.
+//! Only addresses at such a place, in exactly this form, are found. The rest of a command is not changed.
 
 use std::net::Ipv4Addr;
 use std::ops::Range;
 
-/// The parameters whose value says it: of the launcher, and of the daemon that starts further ones.
+/// The parameters with the addresses: of the launcher, and of the daemon that starts further ones.
 const PARAMETERS: [&[u8]; 2] = [b"orte_hnp_uri", b"orte_parent_uri"];
 
-/// The addresses of IPv4 that a command says its launcher is at.
+/// The IPv4 addresses of the launcher in a command.
 pub(super) fn addresses(command: &[u8]) -> Vec<Ipv4Addr> {
     found(command).into_iter().map(|(_, ip)| ip).collect()
 }
 
-/// The command with other addresses in place of those for which there are some.
+/// The command, with each address replaced for which `other` returns one.
 pub(super) fn replaced(command: &[u8], other: impl Fn(Ipv4Addr) -> Option<Ipv4Addr>) -> Vec<u8> {
     let mut changed = command.to_vec();
-    // From behind, so that what is before stays where it is.
+    // The last one first, so that the places before it stay valid.
     for (place, ip) in found(command).into_iter().rev() {
         if let Some(ip) = other(ip) {
             changed.splice(place, ip.to_string().into_bytes());
@@ -38,7 +38,7 @@ fn found(command: &[u8]) -> Vec<(Range<usize>, Ipv4Addr)> {
     values.filter_map(|value| of_value(command.get(value.clone())?, value.start)).flatten().collect()
 }
 
-/// The words of a command as a shell parts them; `None`: it has no end.
+/// The words of a command as a shell splits them; `None`: a quote or an escape is not closed.
 fn words(command: &[u8]) -> Option<Vec<Range<usize>>> {
     let (mut all, mut begin, mut quote, mut escaped) = (Vec::new(), None, None, false);
     for (at, &byte) in command.iter().enumerate() {
@@ -73,7 +73,7 @@ fn of_value(word: &[u8], start: usize) -> Option<Vec<(Range<usize>, Ipv4Addr)>> 
     }
     let mut all = Vec::new();
     for part in parts {
-        // A part, and so an address, stands where it does in the value, which begins behind the quote.
+        // The place of a part, or of an address in it, in the command: `text` begins at `start`, with the quote.
         let place = |of: &str| start + (of.as_ptr() as usize - text.as_ptr() as usize);
         let Some((list, port)) = part.strip_prefix("tcp://").and_then(|rest| rest.rsplit_once(':')) else { continue };
         let ips: Option<Vec<_>> =

@@ -1,4 +1,4 @@
-//! How many bytes the kernel has carried for a connection, whoever sent and received them: sock_diag(7).
+//! How many bytes the kernel has carried for a connection, for all processes that used it: sock_diag(7).
 
 use std::collections::HashMap;
 
@@ -17,7 +17,7 @@ pub(super) struct Bytes {
 pub(super) fn here() -> HashMap<u64, Bytes> {
     let mut all = HashMap::new();
     for family in [libc::AF_INET, libc::AF_INET6] {
-        // A kernel without sock_diag tells nothing, and nothing is shown.
+        // Without sock_diag in the kernel there are no counters to show.
         let _ = ask(family as u8, &mut |message| all.extend(parse(message)));
     }
     all

@@ -1,5 +1,5 @@
-//! What is to be seen of this host: who holds which socket, in which network namespace, and whether that process is wrapped. Looked at
-//! once, for one answer.
+//! A view of this host: the processes that hold each socket, its network namespace, and whether the process is wrapped. It is read once,
+//! for one answer.
 
 use core::cell::{OnceCell, RefCell};
 use core::sync::atomic::Ordering::Relaxed;
@@ -16,7 +16,7 @@ use super::counted::{self, Bytes};
 use super::sockets::{self, Namespace, Socket};
 use crate::program;
 
-/// This host, as far as this user may look.
+/// This host, as far as this user may inspect it.
 pub(super) struct Host {
     namespaces: HashMap<PathBuf, Namespace>,
     /// By inode of a socket: the processes that hold it and a descriptor of each.
@@ -29,7 +29,7 @@ pub(super) struct Host {
 pub(super) struct Process {
     pub(super) pid: u32,
     pub(super) program: String,
-    /// Whom it runs as.
+    /// The user that it runs as.
     pub(super) user: Option<u32>,
     /// `None`: it may not be looked into.
     pub(super) wrapped: Option<bool>,
@@ -39,12 +39,12 @@ pub(super) struct Process {
     by_inode: HashMap<u64, usize>,
 }
 
-/// One end of a connection. No socket: it was closed while we looked.
+/// One end of a connection. No socket: it was closed while it was inspected.
 #[derive(Clone)]
 pub(super) struct End {
     pub(super) fd: i32,
     pub(super) socket: Option<Socket>,
-    /// Whether the process tells of it; if not, the reason is a guess, and the counters are the kernel's.
+    /// Whether the process reports it; if not, the reason is a guess, and the counters are the kernel's.
     pub(super) recorded: bool,
     pub(super) shm: bool,
     pub(super) reason: Option<Reason>,
@@ -127,7 +127,7 @@ impl Host {
         let descriptors = sockets::descriptors(pid);
         let inodes: HashMap<i32, u64> = descriptors.iter().copied().collect();
         let socket = |inode: u64| self.around(pid).and_then(|sockets| sockets.socket(inode)).cloned();
-        // Made after we looked at the namespace.
+        // For sockets that were made after the namespace was read.
         let late = OnceCell::new();
         let later = |inode: u64| late.get_or_init(|| Namespace::of(pid)).socket(inode).cloned();
         let records = process.report.iter().flat_map(Report::records);
@@ -166,8 +166,8 @@ impl Host {
             bells: record.bells.load(Relaxed),
             socket,
         };
-        // Calls of the C library's own, and those of a ring of requests, pass by the hooks; the kernel counts all. Where something moved it
-        // counts doorbells, too, and where others hold the socket, theirs.
+        // Calls inside the C library, and requests of an io_uring, bypass the hooks; the kernel counts all. But after a move its count
+        // includes doorbells, and if other processes hold the socket, their bytes.
         let inode = end.socket.as_ref().map_or(0, |socket| socket.inode);
         if reason.is_some_and(goes_unseen) && end.moves == 0 && self.holders(inode).len() < 2 {
             let all = self.counted(pid, fd, inode);
@@ -190,8 +190,8 @@ impl Host {
         }
     }
 
-    /// Why a process tells nothing of a socket. It lists all it knows in its report, which it makes with its first connection, or, after a
-    /// fork, with the first byte; the table of offers is kept across a fork, and not across exec.
+    /// Why a process does not report a socket. It lists all that it knows in its report, which it makes with its first connection or, after
+    /// a fork, with the first byte. The table of offers survives a fork, but not an exec.
     fn why_unrecorded(&self, process: &Process, socket: &Socket) -> Reason {
         let off = process.report.as_ref().and_then(Report::off);
         match off {
@@ -246,7 +246,7 @@ pub(super) fn exe(pid: u32) -> PathBuf {
     format!("/proc/{pid}/exe").into()
 }
 
-/// Whom it runs as.
+/// The user that it runs as.
 fn user(pid: u32) -> Option<u32> {
     let status = std::fs::read(format!("/proc/{pid}/status")).ok()?;
     let status = String::from_utf8_lossy(&status);

@@ -25,7 +25,7 @@ pub(super) fn run(from: &str, to: &str, port: Option<u16>, json: bool) -> i32 {
 fn describe(why: &Explanation) -> String {
     let port = why.port.map_or_else(String::new, |port| format!(":{port}"));
     let chosen = why.chosen.as_deref().unwrap_or("no way");
-    // The daemon of another host may say all this: one line each.
+    // All this may come from the daemon of another host: one line each.
     let line = |text: &str| format!("{}\n", out::one_line(text));
     let mut text = line(&format!("{} to {}{port}: {chosen}", why.from, why.to));
     if !why.rules.is_empty() {

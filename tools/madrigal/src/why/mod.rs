@@ -56,7 +56,7 @@ pub(crate) fn run(args: &cli::Why) -> i32 {
     out::FOUND
 }
 
-/// Says which process is which node, where there are any. `one`: others were not looked at yet.
+/// Adds the process of each node, if there are nodes. `one`: the other processes were not inspected yet.
 fn name_peers(host: &Host, processes: &mut [Process], one: bool) {
     if processes.iter().all(|process| process.workers.is_empty()) {
         return;
@@ -115,7 +115,7 @@ fn connections(process: &Process) -> String {
     text + &failed
 }
 
-/// Why a connection goes as it does, and who is at its other end.
+/// Why a connection has its path, and the process at its other end.
 fn why(c: &Connection) -> String {
     let reason = match (&c.daemon, &c.reason) {
         (Some(route), _) => way(route),
@@ -123,7 +123,7 @@ fn why(c: &Connection) -> String {
     };
     let stays = madrigal_report::Reason::PeerStays.name();
     match &c.peer_process {
-        // Its own words name it.
+        // The text of the reason names the process already.
         Some(_) if c.reason.as_ref().is_some_and(|r| r.name == stays) => reason,
         Some(peer) => {
             let gap = if reason.is_empty() { "" } else { "; " };
@@ -141,7 +141,7 @@ fn way(route: &ConnectionStatus) -> String {
     format!("{}:{port} ({cipher}): {why}{stays}", hops.join(" > "))
 }
 
-/// What is not looked after has a line, too.
+/// A line for the sockets that Madrigal does not handle.
 fn udp(count: usize) -> String {
     match count {
         0 => String::new(),

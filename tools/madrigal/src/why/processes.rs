@@ -19,7 +19,7 @@ use crate::out;
 pub(super) struct Process {
     pub(super) pid: u32,
     pub(super) program: String,
-    /// Whether its sockets are looked after.
+    /// Whether the library handles its sockets.
     pub(super) wrapped: bool,
     /// The rank an MPI launcher gave it.
     pub(super) rank: Option<u32>,
@@ -35,7 +35,7 @@ pub(super) struct Process {
     pub(super) not_connected: Vec<ConnectionStatus>,
 }
 
-/// One of its connections. Addresses are missing if it was closed while we looked.
+/// One of its connections. Addresses are missing if it was closed while it was inspected.
 #[derive(Serialize)]
 pub(super) struct Connection {
     pub(super) fd: i32,
@@ -53,7 +53,7 @@ pub(super) struct Connection {
     /// How it goes through daemons.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) daemon: Option<ConnectionStatus>,
-    /// Who counted its bytes: the `program`'s calls, or the `kernel`, for all that ever held it.
+    /// The source of its byte counts: the `program`'s calls, or the `kernel`, for all processes that ever held it.
     counted: &'static str,
     pub(super) ring_in: u64,
     pub(super) ring_out: u64,
@@ -63,7 +63,7 @@ pub(super) struct Connection {
     pub(super) bells: u64,
 }
 
-/// The wrapped process `pid`, or what to say instead.
+/// The wrapped process `pid`, or a message about why there is none.
 pub(super) fn of(host: &Host, pid: u32, routes: &[ConnectionStatus]) -> Result<Process, String> {
     let owner = match std::fs::metadata(format!("/proc/{pid}")) {
         Ok(stat) => stat.uid(),
@@ -152,7 +152,7 @@ fn describe(host: &Host, pid: u32, routes: &[ConnectionStatus]) -> Process {
     Process { pid, program, wrapped: true, rank, workers, missed_bells, connections, udp, not_connected }
 }
 
-/// What was not connected, and no daemon knows of.
+/// The failed connections that no daemon knows.
 fn refusals(pid: u32, report: &Report) -> Vec<ConnectionStatus> {
     let now = madrigal_sys::time::now_ns();
     let one = |(to, reason, at): (std::net::SocketAddr, Reason, u64)| ConnectionStatus {
@@ -166,7 +166,7 @@ fn refusals(pid: u32, report: &Report) -> Vec<ConnectionStatus> {
     report.refusals().into_iter().rev().map(one).collect()
 }
 
-/// Of a connection to the daemon, whose other end that is; or of one that the daemon made, whose.
+/// Finds the route of a connection to the daemon, or of one that the daemon made.
 fn find_route(connection: &mut Connection, routes: &[ConnectionStatus]) {
     let (local, peer) = (connection.local.as_ref(), connection.peer.as_ref());
     let let_in = |route: &&ConnectionStatus| {

@@ -40,7 +40,7 @@ pub(super) struct Peer {
     /// Why it is down.
     why: Option<String>,
     addresses: Vec<String>,
-    /// What was tried or looked at, and not taken.
+    /// What was tried or checked, and rejected.
     rejected: Vec<Rejected>,
     frames_out: u64,
     frames_in: u64,
@@ -57,7 +57,7 @@ struct Rejected {
     why: String,
 }
 
-/// Who is which node.
+/// The process and rank of each node.
 pub(super) type Known = HashMap<String, (u32, Option<u32>)>;
 
 /// The workers of a process.
@@ -94,7 +94,7 @@ fn worker(seen: &Seen) -> Option<Worker> {
             _ => {}
         }
     }
-    // It knows itself too: that is worth a line only if it talks to itself.
+    // It lists itself, too, which is shown only if it sends to itself.
     let worth = |peer: &Peer| peer.node != worker.node || peer.state != "known";
     worker.peers = records.filter_map(peer).filter(worth).collect();
     Some(worker)
@@ -131,7 +131,7 @@ fn peer(record: &Rank) -> Option<Peer> {
     Some(peer)
 }
 
-/// The lines of a text, without what a terminal would obey: another process wrote it.
+/// The lines of a text, without characters that control a terminal: another process wrote it.
 fn lines(text: &str) -> Vec<(&str, &str)> {
     let clean = |line: &&str| !line.chars().any(|c| c.is_control() && c != '\t');
     text.lines().filter(clean).filter_map(|line| line.split_once(' ')).collect()

@@ -1,4 +1,4 @@
-//! Why a connection stays with TCP, where the process itself cannot know: by a look at its other end.
+//! Why a connection stays with TCP, where the process itself cannot know: by an inspection of its other end.
 
 use std::rc::Rc;
 
@@ -44,7 +44,7 @@ enum Place {
     Unclear,
 }
 
-/// Why an end stays with TCP, if it does; and who is at the other one.
+/// Why an end stays with TCP, if it does; and the process at the other end.
 pub(super) fn explain(host: &Host, process: &Process, end: &End) -> (Option<Because>, Option<Peer>) {
     let own = own_reason(host, end);
     let Some(socket) = &end.socket else { return (own.map(Because::new), None) };
@@ -64,13 +64,13 @@ pub(super) fn explain(host: &Host, process: &Process, end: &End) -> (Option<Beca
     (because, peer)
 }
 
-/// What a process can say of itself is not always all.
+/// Whether the other end may give a better reason than the process's own.
 fn may_be_better(reason: Reason) -> bool {
     use Reason::{Forked, NoAnswer, NoListener, NotUsed, Shared, Unearned};
     matches!(reason, Unearned | NoListener | NoAnswer | Shared | Forked | NotUsed)
 }
 
-/// An end's reason without a look at the other one.
+/// An end's reason, without an inspection of the other end.
 fn own_reason(host: &Host, end: &End) -> Option<Reason> {
     let shared = || end.socket.as_ref().is_some_and(|socket| host.holders(socket.inode).len() > 1);
     match end.reason? {
@@ -108,7 +108,7 @@ fn describe(host: &Host, peer: &Process, inode: u64) -> Peer {
     Peer { pid: peer.pid, program: peer.program.clone(), user: peer.user, wrapped: peer.wrapped, reason }
 }
 
-/// What the process at the other end is the reason for.
+/// The reason that the process at the other end causes.
 fn of_peer(host: &Host, process: &Process, own: Option<Reason>, (peer, inode): (&Process, u64)) -> Option<Because> {
     let plain = |reason| Some(Because::new(reason));
     match peer.wrapped {

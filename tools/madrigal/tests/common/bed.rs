@@ -42,7 +42,7 @@ pub(crate) fn until_none(what: &str, mut left: impl FnMut() -> Vec<String>) {
     }
 }
 
-/// A port for a listener that has SO_REUSEADDR. The kernel gives it to nobody else for a minute: a connection of it is in TIME_WAIT.
+/// A port for a listener that has SO_REUSEADDR. The kernel gives it to no other process for a minute: a connection of it is in TIME_WAIT.
 pub(crate) fn free_port() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -90,7 +90,7 @@ pub(crate) struct Bed {
 }
 
 impl Bed {
-    /// Nobody is up, and nobody has a certificate.
+    /// No daemon is up, and no host has a certificate.
     pub(crate) fn new(what: &str, grid: &str) -> Self {
         let folder = Folder::new(what);
         folder.file("grid.toml", 0o600, grid);
@@ -118,7 +118,7 @@ impl Bed {
         self.ca.issue_host(&name(host), life).unwrap().install(&self.config(host), true).unwrap();
     }
 
-    /// The command, as somebody on `host` types it.
+    /// The command, as typed on `host`.
     pub(crate) fn on(&self, host: &str, args: &[&str]) -> Command {
         let home = self.folder.0.join(host);
         std::fs::create_dir_all(&home).unwrap();
@@ -137,7 +137,7 @@ impl Bed {
         self.up_as(host, host, "grid.toml");
     }
 
-    /// Starts a daemon that has `place`'s directories and says it is `host`.
+    /// Starts a daemon that has `place`'s directories and claims to be `host`.
     pub(crate) fn up_as(&mut self, place: &str, host: &str, grid: &str) {
         self.up_with(place, host, grid, &[]);
     }
@@ -169,7 +169,7 @@ impl Bed {
         self.folder.0.join(format!("{host}.log"))
     }
 
-    /// What a host's daemons have said, all of them.
+    /// The output of all daemons of a host.
     pub(crate) fn log(&self, host: &str) -> String {
         std::fs::read_to_string(self.log_file(host)).unwrap_or_default()
     }
@@ -188,7 +188,7 @@ impl Bed {
         serde_json::from_str(&out).unwrap()
     }
 
-    /// What a host says of another one.
+    /// The status of another host at a host.
     pub(crate) fn peer(&self, host: &str, peer: &str) -> serde_json::Value {
         let status = self.status(host);
         status["peers"].as_array().unwrap().iter().find(|one| one["host"] == peer).unwrap().clone()
@@ -246,7 +246,7 @@ pub(crate) fn echo() -> u16 {
     port
 }
 
-/// Bytes that tell where they belong.
+/// Bytes that encode their position.
 pub(crate) fn bytes(count: usize) -> Vec<u8> {
     (0..count).map(|n| (n ^ (n >> 8) ^ (n >> 16)) as u8).collect()
 }

@@ -113,7 +113,7 @@ impl Running {
         self.child.id()
     }
 
-    /// The next line it says.
+    /// The next line that it prints.
     pub(crate) fn line(&mut self) -> String {
         let mut line = String::new();
         assert!(self.output.read_line(&mut line).unwrap() > 0, "the program ended without a word");
@@ -121,7 +121,7 @@ impl Running {
     }
 
     /// Tells it a line.
-    pub(crate) fn tell(&mut self, line: &str) {
+    pub(crate) fn send_line(&mut self, line: &str) {
         writeln!(self.input, "{line}").unwrap();
     }
 
@@ -131,9 +131,9 @@ impl Running {
         let _ = self.child.wait();
     }
 
-    /// Its end: it is told nothing more.
+    /// Its end: it gets no further line.
     pub(crate) fn finish(mut self) {
-        self.tell("end");
+        self.send_line("end");
         assert!(self.child.wait().unwrap().success());
     }
 }
@@ -144,8 +144,8 @@ impl Drop for Running {
     }
 }
 
-/// A plain Python socket server and client. The server says its port, then echoes; the client makes as many round trips as it is
-/// told on each line, and says so; both end at the line `end`.
+/// A plain Python socket server and client. The server prints its port, then echoes; the client makes as many round trips as each
+/// line requests, and confirms them; both end at the line `end`.
 pub(crate) const ECHO: &str = r#"
 import socket, sys, threading
 def lines():
@@ -180,7 +180,7 @@ pub(crate) fn pair(python: &Path, wrap: (bool, bool), dir: &str, rounds: u32) ->
     let mut server = start(wrap.0, &["server"]);
     let port = server.line();
     let mut client = start(wrap.1, &["client", &port]);
-    client.tell(&rounds.to_string());
+    client.send_line(&rounds.to_string());
     assert_eq!(client.line(), "done");
     (server, client)
 }

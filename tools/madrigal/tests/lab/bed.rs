@@ -21,9 +21,9 @@ pub(crate) fn example(name: &str) -> PathBuf {
 /// How the commands of a test are run.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Who {
-    /// As whoever runs the tests.
+    /// As the user that runs the tests.
     Me,
-    /// As somebody without any right, where the tests run as root.
+    /// As a user without any rights, where the tests run as root.
     Nobody,
 }
 
@@ -33,7 +33,7 @@ pub(crate) const DAEMON_LOG: &str = "cat $XDG_RUNTIME_DIR/madrigal/daemon.log";
 /// The user without rights.
 const NOBODY: u32 = 65534;
 
-/// The shell's commands that let somebody without rights open TUN devices, as on most systems, and then become them.
+/// The shell's commands that let a user without rights open TUN devices, as on most systems, and then become that user.
 const AS_NOBODY: &str = "set -e; d=$(mktemp -d); mount -t tmpfs none $d; mknod -m 666 $d/tun c 10 200; mount --bind $d/tun /dev/net/tun; \
     umount -l $d; rmdir $d; exec setpriv --reuid 65534 --regid 65534 --clear-groups -- \"$@\"";
 
@@ -86,7 +86,7 @@ impl Home {
         self.path.to_str().unwrap().to_owned()
     }
 
-    /// The runtime directory of whoever types the commands.
+    /// The runtime directory of the user that runs the commands.
     pub(crate) fn runtime(&self) -> PathBuf {
         self.path.join("run")
     }
@@ -156,9 +156,9 @@ fn namespaces(pids: impl Iterator<Item = u64>) -> BTreeSet<PathBuf> {
     pids.flat_map(|pid| NAMESPACES.map(|kind| std::fs::read_link(format!("/proc/{pid}/ns/{kind}")))).flatten().collect()
 }
 
-/// Keeps the namespaces of some processes, and with them their numbers.
+/// Keeps the namespaces of some processes, and with them their numbers. A process that has ended has none.
 fn hold_namespaces(pids: &[u64]) -> Vec<File> {
-    pids.iter().flat_map(|pid| NAMESPACES.map(|kind| File::open(format!("/proc/{pid}/ns/{kind}")).unwrap())).collect()
+    pids.iter().flat_map(|pid| NAMESPACES.map(|kind| File::open(format!("/proc/{pid}/ns/{kind}")))).flatten().collect()
 }
 
 /// A process: number, name and state.
@@ -207,14 +207,14 @@ impl Bed {
         Self::up_text_with(text, &[]).0
     }
 
-    /// The same with further arguments; and what the command says.
+    /// The same with further arguments; and the output of the command.
     pub(crate) fn up_text_with(text: &str, more: &[&str]) -> (Self, String) {
         let home = Home::new(Who::Me);
         let file = home.file("lab.toml", text);
         Self::up_in(home, Path::new(&file), more)
     }
 
-    /// With further arguments; and what the command says.
+    /// With further arguments; and the output of the command.
     pub(crate) fn up_with(who: Who, file: &Path, more: &[&str]) -> (Self, String) {
         Self::up_in(Home::new(who), file, more)
     }
@@ -242,7 +242,7 @@ impl Bed {
         out.trim().to_owned()
     }
 
-    /// Starts a server on a host that tells each caller who it is and whom it sees.
+    /// Starts a server on a host that sends each client its own name and the client's address.
     pub(crate) fn serve(&mut self, host: &str, port: u16) {
         const SERVER: &str = "import socket, sys\n\
             s = socket.create_server(('::', int(sys.argv[1])), family=socket.AF_INET6, dualstack_ipv6=True)\n\
@@ -260,7 +260,7 @@ impl Bed {
         self.home.lab(&[&["exec", host, "--"], command].concat()).stdout(Stdio::piped()).spawn().unwrap()
     }
 
-    /// What a host hears from each `ADDRESS PORT`; `-` where it hears nothing within two seconds.
+    /// What a host receives from each `ADDRESS PORT`; `-` without an answer within two seconds.
     pub(crate) fn call(&self, host: &str, targets: &[(&str, u16)]) -> Vec<String> {
         const CLIENT: &str = "import socket, sys, threading\n\
             said = ['-'] * (len(sys.argv) // 2)\n\
@@ -313,7 +313,7 @@ impl Bed {
         out
     }
 
-    /// Takes the lab down and looks for anything left of it.
+    /// Takes the lab down and checks that nothing is left of it.
     pub(crate) fn down(mut self) {
         let status = self.status();
         let pids = |list: &str| {

@@ -54,7 +54,7 @@ const COUNT: &str = "import socket, sys, os\n\
         if n == 3: print('ready', flush=True)\n\
     else: print('counted')\n";
 
-/// A program that runs on a host, and what it says.
+/// A program that runs on a host, and its output.
 pub(crate) struct Program(pub(crate) Child, BufReader<ChildStdout>);
 
 impl Program {
@@ -203,7 +203,7 @@ pub(crate) fn streams_go_on_by_another_relay_when_one_is_killed_or_cut_off() {
     println!("by another relay {:?} after the first was killed", began.elapsed());
     let second = soak.relay();
     assert_ne!(first, second);
-    // It is back, and the other one is cut off from a1: nobody says so, it only falls silent.
+    // It is back, and the other one is cut off from a1: there is no error, it only falls silent.
     let (status, _, err) = soak.bed.exec(&first, &[&exe, "up"]);
     assert_eq!(status, 0, "{err}");
     until("both relays", || {

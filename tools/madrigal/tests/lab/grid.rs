@@ -1,5 +1,5 @@
-//! Daemons on hosts of a lab, and what runs there: by `lab up --with-daemons`, or with a `grid.toml` of the test's own. Unless that one says
-//! that everything is trusted, each host has a certificate of a CA, and links are enciphered.
+//! Daemons on hosts of a lab, and programs there: by `lab up --with-daemons`, or with a `grid.toml` of the test's own. Unless that file
+//! declares everything trusted, each host has a certificate of a CA, and links are encrypted.
 
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use super::bed::{Bed, DAEMON_LOG, Who, example};
 use super::common;
 use super::common::bed::{life, name, until};
 
-/// Sends back what comes, at port `argv[1]` of the addresses `argv[2]`, and says so on its output when it is ready.
+/// An echo server at port `argv[1]` of the addresses `argv[2]`; it prints a line when it is ready.
 const ECHO: &str = "import socket, sys, threading\n\
     s = socket.create_server((sys.argv[2], int(sys.argv[1])))\nprint('ready', flush=True)\n\
     def serve(c):\n    \
@@ -44,7 +44,7 @@ struct Own {
 }
 
 impl Grid {
-    /// `lab up --with-daemons` with an example; and what it says.
+    /// `lab up --with-daemons` with an example; and its output.
     pub(crate) fn with_daemons(who: Who, lab: &str) -> (Self, String) {
         Self::on_lab_of_daemons(Bed::up_with(who, &example(lab), &["--with-daemons"]))
     }
@@ -142,7 +142,7 @@ impl Grid {
         self.exec(host, &[&[self.bed.home.exe().as_str()], args].concat())
     }
 
-    /// `madrigal` with `--json`: its exit status and what it says.
+    /// `madrigal` with `--json`: its exit status and its output.
     #[track_caller]
     pub(crate) fn json(&self, host: &str, args: &[&str]) -> (i32, Value) {
         let (status, out, err) = self.run(host, &[args, &["--json"]].concat());
@@ -164,7 +164,7 @@ impl Grid {
         out
     }
 
-    /// What the daemons have said.
+    /// The output of the daemons.
     fn logs(&self) -> String {
         let hosts = self.bed.status()["hosts"].as_array().cloned().unwrap_or_default();
         let of = |host: &Value| {
@@ -179,7 +179,7 @@ impl Grid {
         self.command(host, command).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap()
     }
 
-    /// Starts something that says a line when it is ready; the line.
+    /// Starts a program that prints a line when it is ready. Returns the line.
     pub(crate) fn ready(&mut self, host: &str, command: &[&str]) -> String {
         let mut child = self.spawn(host, command);
         let mut line = String::new();

@@ -1,4 +1,4 @@
-//! docs/two-sites.md, line by line: two sites behind NAT, a host that both reach, and what the page says to type, typed there.
+//! docs/two-sites.md, line by line: two sites behind NAT, a host that both reach, and the commands of the page, typed there.
 //!
 //! Features (docs/features.md): B10, B18, G1, L1.
 
@@ -21,7 +21,7 @@ const PAGE: &str = include_str!("../../../../docs/two-sites.md");
 /// Stands on the page for what a line really has.
 const REST: &str = "...";
 
-/// A line of the page that is typed on a host, and what the page shows of what it says.
+/// A line of the page that is typed on a host, and the part of its output that the page shows.
 struct Typed {
     host: String,
     words: String,
@@ -71,7 +71,7 @@ impl Stage {
         let path = format!("{home}/bin:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin");
         std::fs::create_dir(format!("{home}/bin")).unwrap();
         std::os::unix::fs::symlink(common::exe(), format!("{home}/bin/madrigal")).unwrap();
-        // As ~/.ssh/config would be, which belongs to whoever runs the tests.
+        // In place of ~/.ssh/config, which belongs to the user that runs the tests.
         let settings = format!(
             "Host *\n  IdentityFile {home}/user\n  IdentitiesOnly yes\n  BatchMode yes\n  StrictHostKeyChecking no\n  UserKnownHostsFile /dev/null\n"
         );
@@ -89,7 +89,7 @@ impl Stage {
         stage
     }
 
-    /// Types a line on a host; its exit status, and what it says.
+    /// Types a line on a host. Returns its exit status and its output.
     fn on(&self, host: &str, line: &str, input: Option<&str>) -> (i32, String, String) {
         let unset = ["env", "-u", "MADRIGAL_CONFIG_DIR", "-u", "XDG_CONFIG_HOME"];
         let (path, home) = (format!("PATH={}", self.path), format!("HOME={}/home-{host}", self.home));

@@ -28,7 +28,7 @@ pub(crate) struct Mpi {
     hosts: &'static str,
 }
 
-/// Everything a job needs on the hosts of a lab: an installation of ours, and somebody on each host who starts what he is asked to.
+/// Everything that a job needs on the hosts of a lab: an installation of ours, and an agent on each host that starts programs on request.
 pub(crate) struct Site {
     folder: PathBuf,
     agents: Vec<Child>,
@@ -107,14 +107,14 @@ impl Site {
         all.into_iter().map(str::to_owned).collect()
     }
 
-    /// Runs the job with a rank on each of some hosts, started on the first: exit status and everything that was said.
+    /// Runs the job with a rank on each of some hosts, started on the first: exit status and all output.
     fn run(&self, bed: &Bed, mpi: &Mpi, hosts: &[&str], with: &[&str]) -> (i32, String) {
         let words = self.words(mpi, hosts, with, ["job", &self.path("bin/madrigal")]);
         let (status, out, err) = bed.exec(hosts[0], &words.iter().map(String::as_str).collect::<Vec<_>>());
         (status, out + &err)
     }
 
-    /// The job does what it should, and its ranks reach each other by these hosts, whichever asked its daemon first.
+    /// The job does what it should, and its ranks reach each other by these hosts, also if the other rank queried its daemon first.
     fn works(&self, bed: &Bed, mpi: &Mpi, hops: &[&str]) {
         let (here, there) = (hops[0], hops[hops.len() - 1]);
         let (status, told) = self.run(bed, mpi, &[here, there], &[]);
@@ -134,7 +134,7 @@ impl Site {
         for mpi in &self.mpis() {
             let (status, told) = self.run(bed, mpi, hosts, &[]);
             let through = told.matches("  through the daemon: ").count();
-            // Of more than two ranks each says whom it reached until then.
+            // With more than two ranks, each reports the ranks that it reached until then.
             let all = through == 2 || (hosts.len() > 2 && through > 2);
             assert!(status == 0 && told.contains("sums are right") && all, "{}, {hosts:?}: {told}", mpi.name);
         }
@@ -195,14 +195,14 @@ pub(crate) fn ranks_that_cannot_meet_say_what_was_tried() {
     let with = ["MPIEXEC_PORT_RANGE=6000:6019", "MADRIGAL_PORTS=6100-6119"];
     for mpi in site.mpis().iter().filter(|mpi| mpi.hosts == "-hosts") {
         let (mut status, mut told) = site.run(&grid.bed, mpi, &["a1", "b1"], &with);
-        // A launcher that ends a job may lose all that was said: such a run shows nothing.
+        // A launcher that ends a job may lose all output: such a run has no result.
         for _ in 0..2 {
             if status != 0 && ["cannot reach", "Abort("].iter().all(|word| !told.contains(word)) {
                 (status, told) = site.run(&grid.bed, mpi, &["a1", "b1"], &with);
             }
         }
         assert!(status != 0 && !told.contains("sums are right"), "{told}");
-        // A dead end for whoever knocks: no answer, however often.
+        // A dead end for connection attempts: there is never an answer.
         let printed = told.lines().find(|line| line.contains("through the daemon: ")).unwrap_or_default();
         for part in [": no answer (ETIMEDOUT), ", "lets nobody connect to port 61", "s it did not connect to us"] {
             assert!(printed.contains(part), "{part}: {told}");

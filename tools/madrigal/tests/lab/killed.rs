@@ -1,4 +1,4 @@
-//! Daemons that are killed under an MPI job between two sites: the job goes on by another relay, or hears of it soon.
+//! Daemons that are killed under an MPI job between two sites: the job goes on by another relay, or gets an error soon.
 //!
 //! Features (docs/features.md): B4, B18, L7.
 
@@ -9,7 +9,7 @@ use super::common::bed::until;
 use super::cuts::{Program, TWO_WAYS};
 use super::jobs::{Mpi, Site};
 
-/// What timeout(1) says of a command that it had to end.
+/// The exit status of timeout(1) for a command that it had to end.
 const TIMED_OUT: i32 = 124;
 
 /// A job of two ranks that goes round after round.
@@ -57,7 +57,7 @@ impl<'a> Job<'a> {
         assert!(self.program.0.wait().unwrap().success());
     }
 
-    /// It fails by itself, with a word, and long before its launcher is told to end it.
+    /// It fails by itself, with a message, and long before the time limit of its launcher.
     fn fails(mut self) {
         while self.program.line().starts_with("round ") {}
         let status = self.program.0.wait().unwrap();

@@ -1,5 +1,6 @@
 //! WAN links: delay, rate, loss, cuts and live changes, seen by programs on the hosts.
 
+use madrigal_tests::trials::need;
 use serde_json::Value;
 
 use super::bed::{Bed, Who, need_lab};
@@ -30,7 +31,7 @@ pub(crate) fn delay_is_as_configured_and_changes_live() {
     let times = bed.ping("a1", "203.0.113.2", 20, 56);
     assert!(shortest(&times) >= 80.0, "{times:?}");
     bed.lab(&["set", "ar", "mtu=1300"]);
-    // The router says which packets are too long, and the kernel sends pieces.
+    // The router reports packets that are too long, and the kernel fragments them.
     assert!(bed.ping("a1", "203.0.113.2", 2, 1400).iter().any(Option::is_some));
     assert!(bed.exec("gw-a", &["ip", "link", "show", "dev", "ar"]).1.contains("mtu 1300"));
     bed.down();
@@ -100,9 +101,7 @@ fn iperf(bed: &Bed, (from, to): (&str, &str), address: &str, control: &str) -> f
 
 pub(crate) fn rate_is_as_configured() {
     need_lab(Who::Me);
-    if !std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default()).any(|dir| dir.join("iperf3").is_file()) {
-        return println!("skipped: no iperf3 here");
-    }
+    need("iperf3");
     let bed = Bed::up("nat-left.toml");
     let available = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_available_congestion_control").unwrap();
     for rate in [50, 10] {

@@ -82,7 +82,8 @@ madrigal_tests::trials![
     lanes::a_cap_is_what_all_connections_of_a_rule_carry_together,
     lanes::losses_are_met_by_more_connections,
     lanes::what_each_stack_carries_is_measured_beside_the_link,
-    lanes::one_connection_is_enough_for_bbr_and_for_who_wants_no_more,
+    lanes::one_connection_is_enough_for_bbr,
+    lanes::a_rule_may_want_one_connection,
     lanes::text_goes_compressed_where_no_rule_says_otherwise,
     links::delay_is_as_configured_and_changes_live,
     links::a_cut_link_carries_nothing_and_a_healed_one_goes_on,
@@ -241,7 +242,7 @@ fn switches_and_settings_of_hosts() {
     let hosts = [("b1-fast", 7000), ("b1", 7000), ("a2", 7000), ("fd00:a::3", 22), ("a2", 22)];
     assert_eq!(bed.call("a1", &hosts), ["b1 192.168.9.2", "-", "-", "a2 fd00:a::2", "a2 fd00:a::2"]);
     assert_eq!(bed.call("b1", &[("a1", 7000), ("a2", 22), ("a2", 7000)]), ["a1 10.2.0.2", "a2 10.2.0.2", "-"]);
-    // Refused at once, where the firewall is to say so.
+    // Refused at once, if the firewall is set to refuse.
     const ERRNO: &str = "import socket, sys\ntry: socket.create_connection((sys.argv[1], 7000), timeout=30)\nexcept OSError as e: print(type(e).__name__)";
     assert_eq!(bed.python("a1", ERRNO, &["10.2.0.2"]), "ConnectionRefusedError");
     assert_eq!(bed.python("b1", ERRNO, &["10.1.0.3"]), "ConnectionRefusedError");

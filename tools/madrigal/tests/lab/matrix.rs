@@ -128,7 +128,7 @@ fn text(text: &str) -> Grid {
     Grid::on_lab_of_daemons(Bed::up_text_with(text, &["--with-daemons"])).0
 }
 
-/// Two hosts on one network that are of different sites, each of which says all its addresses, the useless one first.
+/// Two hosts on one network that are of different sites, each listed with all its addresses, the useless one first.
 fn twins(file: &str, more: [&str; 2]) -> Grid {
     let [one, two] = more;
     let grid = format!(
@@ -137,7 +137,7 @@ fn twins(file: &str, more: [&str; 2]) -> Grid {
     Grid::up(file, &grid, &["a1", "a2"])
 }
 
-/// Starts the daemon (`argv` after the third is how), forgetting what it knows if so told, and connects a program at once.
+/// Starts the daemon (by `argv` after the third), without its file of known hosts if requested, and connects a program at once.
 const FIRST: &str = "exe=$1 to=$2 known=$3; shift 3\n\
     \"$exe\" down >/dev/null\n\
     [ $known = forget ] && rm -f ${XDG_RUNTIME_DIR:-/nonexistent}/madrigal/known.json /dev/shm/madrigal-run-*/known.json $KEPT\n\
@@ -261,13 +261,13 @@ pub(crate) fn a_dangling_nic() {
     play("dangling NIC");
 }
 
-/// Nobody can call anybody, the relay included.
+/// No host can dial another one, the relay included.
 const SHUT: &str = "[site.a]\nnetwork = '10.1.0.0/24'\nnat = true\nhosts = ['a1']\n\
     [site.b]\nnetwork = '10.2.0.0/24'\nnat = true\nhosts = ['b1']\n\
     [site.public]\nnetwork = '203.0.113.0/24'\nfirewall = 'in'\nhosts = ['r']\n\
     [link.ar]\nbetween = ['a', 'public']\ndelay = '10ms'\n[link.br]\nbetween = ['b', 'public']\ndelay = '10ms'\n";
 
-/// Tries to connect, and says what came of it, after how long, and what `madrigal why` says of this process.
+/// Tries to connect, and prints the result, the time it took, and the report of `madrigal why` about this process.
 const TRY: &str = "import errno, json, os, socket, subprocess, sys, time\n\
     b = time.monotonic()\n\
     try: socket.create_connection((sys.argv[2], 7000)); told = 'connected'\n\
@@ -302,7 +302,7 @@ pub(crate) fn where_nothing_is_possible_an_error_names_every_attempt() {
     ] {
         assert!(why.contains(part), "{part}: {why}");
     }
-    // The daemon says the same to who asks it.
+    // A query to the daemon gives the same reason.
     until("the same of `connect`", || {
         let (status, _, err) = grid.run("a1", &["connect", "b1:7000"]);
         (status == 1 && err.contains("the command says no") && err.contains("no link with relay r: ")).then_some(())

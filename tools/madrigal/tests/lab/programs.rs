@@ -102,7 +102,7 @@ pub(crate) fn try_iperf(grid: &mut Grid, from: &str, to: &str) {
 }
 
 /// What the server of an iperf3 received from this client. It closes its listener after each connection and resets who is in the queue:
-/// there is a fresh one for each test, and nobody calls it to see whether it is up.
+/// there is a fresh one for each test, and no connection checks whether it is up.
 pub(crate) fn iperf(grid: &mut Grid, to: &str, at: &[&str], client: impl FnOnce(&Grid) -> Command) -> Value {
     let listeners = ["ss", "-Hltn", "sport = :5201"];
     grid.serve(to, &[&["iperf3", "-s", "-1"], at].concat());

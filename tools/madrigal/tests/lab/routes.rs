@@ -21,7 +21,7 @@ pub(crate) fn programs_between_two_sites_behind_nat() {
     try_web(&mut grid, "a1", "b1");
     try_rsync(&mut grid, "a1", "b1");
     try_iperf(&mut grid, "a1", "b1");
-    // By the address in the other site; and the hops are told.
+    // By the address in the other site; and the hops are reported.
     let script = "import socket\ns = socket.create_connection(('10.2.0.2', 6379)); s.sendall(b'PING\\r\\n'); assert s.recv(9) == b'+PONG\\r\\n'\n\
         assert s.getpeername() == ('10.2.0.2', 6379) and s.getsockname()[0] == '10.1.0.2', s\n\
         import os, subprocess, sys\nprint(subprocess.run([sys.argv[1], 'why', str(os.getpid()), '--json'], stdout=-1).stdout.decode())";
@@ -48,7 +48,7 @@ pub(crate) fn programs_through_a_one_way_firewall() {
     grid.linked("b1", "a1");
     try_redis(&mut grid, "b1", "a1");
     try_rsync(&mut grid, "b1", "a1");
-    // The other way is open, and nobody demands more.
+    // The other way is open, and no rule demands more.
     redis(&mut grid, "b1", "0.0.0.0");
     let sees = |grid: &Grid| seen(&grid.wrapped("a1", &["redis-cli", "-h", "b1", "client", "list"]));
     until("a direct connection", || (sees(&grid) == "10.1.0.2").then_some(()));
@@ -65,7 +65,7 @@ pub(crate) fn programs_between_networks_with_the_same_addresses() {
     let mut grid = Grid::up("overlapping.toml", &file, &["r", "a1", "b1"]);
     grid.linked("a1", "r");
     grid.linked("b1", "r");
-    // Only the name tells which one is meant, for both have the same address.
+    // Only the name decides which one is meant, since both have the same address.
     try_redis(&mut grid, "a1", "b1");
     try_web(&mut grid, "b1", "a1");
     grid.down();

@@ -26,7 +26,7 @@ const SAMPLES: usize = 40;
 /// What may wait in the kernel, and some more that it takes in one piece.
 const MOST_UNSENT: u64 = 384 << 10;
 
-/// A number behind a word in what ss(8) says.
+/// A number behind a word in the output of ss(8).
 fn number(text: &str, word: &str) -> Option<u64> {
     let rest = text.split_once(word)?.1;
     rest.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()

@@ -13,7 +13,7 @@ pub(crate) fn two_sites_with_daemons_show_nothing_but_tls_at_the_border() {
     need_lab(Who::Me);
     let (mut grid, told) = Grid::with_daemons(Who::Me, "two-sites.toml");
     assert!(told.contains("daemons on 5 hosts"), "{told}");
-    // All there can be when the command returns: behind a NAT nobody is called from outside.
+    // All possible links are there when the command returns: behind a NAT no host can be dialled from outside.
     for (host, with) in [("a1", vec!["a2", "r"]), ("b2", vec!["b1", "r"]), ("r", vec!["a1", "a2", "b1", "b2"])] {
         assert_eq!(grid.links(host), with, "{told}");
     }
@@ -21,7 +21,7 @@ pub(crate) fn two_sites_with_daemons_show_nothing_but_tls_at_the_border() {
     let (_, file, _) = grid.exec("a1", &["sh", "-c", "cat $MADRIGAL_CONFIG_DIR/grid.toml"]);
     let lines = file.lines().filter(|line| !line.trim().is_empty() && !line.starts_with('#')).count();
     assert!((3..=8 * 3).contains(&lines), "{file}");
-    // Links made anew under the eyes of somebody else at the border.
+    // Links made anew while a third party captures the traffic at the border.
     let capture = Capture::start(&grid.bed, "gw-a", "ar");
     grid.stop("r");
     grid.start("r");

@@ -108,7 +108,7 @@ pub(crate) fn datagrams_go_by_a_stream_where_udp_does_not() {
     assert_eq!(ask(&grid, &port, 300, "1100"), 300);
     let log = || grid.exec("a1", &["sh", "-c", DAEMON_LOG]).1;
     until("the reason", || log().contains("datagrams to b1:5004 go by a stream: no QUIC: no answer").then_some(()));
-    // It works again: what is told stays the same, and they go by QUIC after a while.
+    // It works again: the log stays the same, and datagrams go by QUIC after a while.
     let (status, _, err) = grid.exec("a1", &["nft", "delete", "table", "ip", "cut"]);
     assert_eq!(status, 0, "{err}");
     let port = grid.forward_datagrams("a1", &[], "b1:5004");

@@ -46,7 +46,7 @@ pub(crate) fn why_and_doctor_between_sites_behind_nat() {
 }
 
 fn doctor_is_content_with_a_relay(grid: &Grid) {
-    // Nobody can call the other, and all works.
+    // Neither can dial the other, and all works.
     let (status, answer) = grid.json("a1", &["doctor", "a1", "b1"]);
     assert_eq!((status, &answer["state"]), (0, &"ok".into()), "{answer:#}");
     for (name, state) in [
@@ -67,7 +67,7 @@ fn doctor_is_content_with_a_relay(grid: &Grid) {
     }
     let told = check(&answer, "connect a1 -> b1")["text"].as_str().unwrap();
     assert!(told.contains("10.2.0.2:7780") && told.contains("another way is used"), "{told}");
-    // One's own links say the same, and so does `status`.
+    // The links of the own host show the same, and so does `status`.
     let (_, answer) = grid.json("a1", &["doctor"]);
     assert_eq!(
         (&check(&answer, "link b1")["state"], &check(&answer, "link b1")["text"]),
@@ -78,7 +78,7 @@ fn doctor_is_content_with_a_relay(grid: &Grid) {
     assert!(status == 0 && line.split_whitespace().collect::<Vec<_>>() == ["b1", "b", "through", "r"], "{text}");
 }
 
-/// Each daemon tells of itself, wherever it is; who has none is named.
+/// Each daemon reports its status, wherever it is; hosts without a daemon are named.
 fn status_shows_the_whole_grid(grid: &Grid) {
     let (status, answer) = grid.json("a1", &["status", "--all"]);
     let hosts = answer.as_array().unwrap();
@@ -109,7 +109,7 @@ fn doctor_and_why_say_who_is_missing(grid: &mut Grid) {
     assert!(status == 2 && check(&answer, "daemon")["fix"].as_str().unwrap().contains("madrigal up"), "{answer:#}");
     let (status, _, err) = grid.run("a2", &["why", "a1", "b1"]);
     assert!(status == 1 && err.contains("madrigal up"), "{err}");
-    // Of a host that is not there nothing is asked.
+    // No query is made about a host that does not exist.
     let (status, answer) = grid.json("a1", &["doctor", "a1", "c1"]);
     assert!(status == 2 && check(&answer, "resolve")["text"].as_str().unwrap().contains("no host c1"), "{answer:#}");
     // One's own host: links, and the one that is missing.
@@ -143,7 +143,7 @@ pub(crate) fn several_relays_carry_a_stream_and_rules_forbid_them() {
     assert!(answer["ways"].as_array().unwrap().iter().any(|way| way["why"] == "rule shy forbids it"), "{answer:#}");
     let (status, _, err) = grid.run("a1", &["connect", "b1:7001"]);
     assert!(status == 1 && err.contains("rule shy forbids relay"), "{err}");
-    // Without the second relay there is no way, and the first one says so; with it there is one again.
+    // Without the second relay there is no way, and the first one reports this; with it there is one again.
     grid.kill("r2");
     until("no way", || (grid.run("r1", &["why", "r1", "b1"]).0 == 1).then_some(()));
     grid.start("r2");
@@ -180,7 +180,7 @@ pub(crate) fn keys(home: &Home, address: &str) -> String {
     )
 }
 
-/// Talks to a local port until a file is there; says `whole` if nothing was lost.
+/// Sends to a local port and reads back until a file is there; prints `whole` if nothing was lost.
 const TALK: &str = "import socket, sys, os\n\
     c = socket.create_connection(('127.0.0.1', int(sys.argv[1]))); n = 0\n\
     while not os.path.exists(sys.argv[2]):\n    \
@@ -316,7 +316,7 @@ pub(crate) fn both_ends_behind_nat_connect_at_once() {
     grid.down();
 }
 
-/// Where a router has another mapping for each connection, the relay stays, and the log says why.
+/// Where a router has another mapping for each connection, the relay stays, and the log has the reason.
 pub(crate) fn a_symmetric_nat_keeps_to_the_relay() {
     need_lab(Who::Me);
     let symmetric = FAR_RELAY.replace("nat = true # one mapping", "nat = 'symmetric'");

@@ -1,5 +1,5 @@
-//! Programs whose daemon is not up, or hangs: what has to be enciphered stays so, what need not be goes by itself, and what is not connected
-//! says why.
+//! Programs whose daemon is not up, or hangs: connections that must be encrypted stay so, the others go directly, and failed connections
+//! report why.
 //!
 //! Features (docs/features.md): B18, D3, L7.
 
@@ -62,7 +62,7 @@ pub(crate) fn what_must_be_enciphered_is_not_connected_without_a_daemon() {
         assert_eq!(talk(&grid, "10.2.0.2", "1").0, ["MADRIGAL"]);
     }
     grid.stop("a1");
-    // Where none was ever up, but the grid is described: `exec` says so, too.
+    // If none was ever up, but the grid is described, `exec` reports that, too.
     let folder = grid.bed.home.folder();
     let own = Path::new(&folder).join("config-a1/grid.toml");
     std::fs::write(&own, &text).unwrap();
@@ -71,7 +71,7 @@ pub(crate) fn what_must_be_enciphered_is_not_connected_without_a_daemon() {
     assert_eq!(talk(&grid, "10.2.0.2", "1").0, ["EHOSTUNREACH"]);
     let (status, _, err) = super::bed::run(&mut grid.wrap("a1", &["true"]));
     assert!(status == 0 && err.contains("no daemon is up: what goes to other sites"), "{err}");
-    // What the user allows goes plainly, and says so.
+    // Connections that the user allows go plainly, which is reported.
     std::fs::write(&own, format!("plain = true\n{text}")).unwrap();
     let (told, _, why) = talk(&grid, "10.2.0.2", "1");
     assert!(told == ["MADRIGAL"] && !why.contains("not connected"), "{told:?} {why}");
@@ -107,7 +107,7 @@ pub(crate) fn a_daemon_that_hangs_holds_up_no_connect_that_can_go_by_itself() {
     assert_eq!(grid.exec("a1", &["kill", "-CONT", &pid]).0, 0);
     println!("20 connects while the daemon hangs: {seconds:.2} s");
     assert!(told == vec!["MADRIGAL"; 20] && seconds < 30.0 && why.contains("no-daemon: "), "{seconds}: {told:?} {why}");
-    // When it wakes it knows that nobody waits for what it was asked.
+    // When it wakes it notices that no program waits for its answers.
     until("its word", || (grid.run("a1", &["status"]).0 == 0).then_some(()));
     assert_eq!(grid.status("a1")["calls"], 0);
     grid.down();

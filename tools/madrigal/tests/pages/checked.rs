@@ -1,4 +1,4 @@
-//! What is checked of a line that is not run: that its program is there, and knows the words it is given.
+//! The checks of a line that is not run: its program is there, and accepts its words.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -42,7 +42,7 @@ pub(crate) fn is_placeholder(word: &str) -> bool {
     word.chars().all(|c| c.is_ascii_uppercase() || ":,|%_".contains(c)) || word.starts_with(['\'', '[', '"', '<'])
 }
 
-/// `make -n`, and variables that somebody reads.
+/// `make -n`, and variables that are read somewhere.
 fn make(words: &[&str]) -> Checked {
     let file = std::fs::read_to_string(root().join("Makefile")).map_err(|e| e.to_string())?;
     for (name, _) in words.iter().filter(|word| is_setting(word)).filter_map(|word| word.split_once('=')) {
@@ -104,7 +104,7 @@ fn script(name: &str, words: &[&str]) -> Checked {
     if python && has_word(&help, "--list") {
         known += &says(&mut Command::new(&path), name, "--list")?;
     }
-    // What is quoted is somebody's own command.
+    // A quoted text is the reader's own command.
     let words = words.iter().take_while(|word| !word.starts_with('\''));
     for word in words.map(|word| word.trim_matches(['[', ']'])) {
         if word.starts_with('-') {
@@ -135,7 +135,7 @@ pub(crate) fn has_word(text: &str, word: &str) -> bool {
     })
 }
 
-/// What a program says to an option, asked once.
+/// The output of a program for an option, run once.
 fn says(command: &mut Command, name: &str, option: &str) -> Result<String, String> {
     static KNOWN: Mutex<BTreeMap<String, String>> = Mutex::new(BTreeMap::new());
     let asked = format!("{name} {option}");

@@ -1,4 +1,4 @@
-//! Scenes in labs: what the pages show of a grid, typed on its hosts or beside it. Each lab is its test's own, whatever its name.
+//! Scenes in labs: the grid commands of the pages, typed on its hosts or beside it. Each lab is its test's own, with any name.
 
 use madrigal_tests::trials::{need, need_all};
 
@@ -11,7 +11,7 @@ fn two_sites() -> Terminal {
     Terminal::with_lab(&std::fs::read_to_string(example("two-sites.toml")).unwrap())
 }
 
-/// README.md, on a host of a lab, where nobody else has redis's port: the first block, and why a connection stays with TCP.
+/// README.md, on a host of a lab, where redis's port is free: the first block, and why a connection stays with TCP.
 pub(crate) fn exec(lines: &[Entry]) {
     need_lab(Who::Me);
     need_all(&["redis-server", "redis-cli"]);
@@ -23,7 +23,7 @@ pub(crate) fn exec(lines: &[Entry]) {
     let mut said = Vec::new();
     for entry in block {
         said.push(terminal.plays(entry));
-        // redis-benchmark waits for ever where nobody listens yet.
+        // redis-benchmark waits for ever if there is no listener yet.
         terminal.types("redis-cli ping");
     }
     assert!(said.last().is_some_and(|said| said.contains("requests per second")), "{said:?}");

@@ -58,7 +58,7 @@ impl Line {
         prompt(self.text()).is_some() || begins_a_command(self.text())
     }
 
-    /// Whether the page shows by a prompt which lines of the block are typed, so that what follows is what they say.
+    /// Whether the page marks the typed lines of the block by a prompt, so that the other lines are their output.
     pub(crate) fn has_prompt(&self) -> bool {
         prompt(self.text()).is_some()
     }

@@ -87,7 +87,7 @@ fn what_is_only_checked_is_true() {
     fail(&checked.filter_map(told).collect::<Vec<_>>());
 }
 
-/// Commands between backticks, too: their programs are there, and know the words.
+/// Commands between backticks, too: their programs are there, and accept the words.
 fn what_the_text_names_is_true() {
     trials::need_all(&["make", "python3"]);
     let all = between_backticks();

@@ -109,7 +109,7 @@ pub(crate) fn identity(lines: &[Entry]) {
     assert_eq!(terminal.once("madrigal login --status", "").0, 1, "ann has logged out");
 }
 
-/// Types what `ca issue` says is to be typed.
+/// Types the command that `ca issue` prints.
 fn brings(terminal: &mut Terminal, said: &str, host: &str) {
     let line = said.lines().find_map(|line| line.strip_prefix("  ssh ")).expect("what to type");
     terminal.types(&format!("ssh {}", line.replace("HOST", host)));

@@ -102,7 +102,7 @@ pub(crate) const TABLE: &[Row] = &[
     ("tests/mpi/README.md", "fabtests, of the release", Shown("how others' suites are built")),
 ];
 
-/// A command line of a page, what becomes of it, and what the page shows below it of what it says.
+/// A command line of a page, how it is run, and the part of its output that the page shows below it.
 #[derive(Debug)]
 pub(crate) struct Entry {
     pub(crate) line: Line,

@@ -1,4 +1,4 @@
-//! Where lines are typed: a shell with a home of its own, in something like a clone, on this machine or on a host of a lab.
+//! A terminal for lines: a shell with a home of its own, in a copy of the tree, on this machine or on a host of a lab.
 
 use std::fs::{File, create_dir, create_dir_all, read_dir, write};
 use std::io::Write as _;
@@ -58,7 +58,7 @@ impl Terminal {
         terminal
     }
 
-    /// What follows is typed in somebody's home.
+    /// The following lines are typed in a user's home.
     pub(crate) fn at_home(&mut self, name: &str) {
         create_dir_all(self.home_of(name)).unwrap();
         self.export(&format!("HOME={}", self.home_of(name)));
@@ -117,11 +117,13 @@ impl Terminal {
         }
         let path = std::env::var("PATH").unwrap_or_default();
         command.env("PATH", format!("{}/bin:{path}:/usr/sbin:/sbin", self.folder));
+        // Jobs of MPIs, of which tests beside this one have some, too, keep their sessions there.
+        command.env("TMPDIR", &self.folder);
         command.env("XDG_RUNTIME_DIR", self.home.runtime()).current_dir(format!("{}/clone", self.folder));
         command
     }
 
-    /// Types a line once: its exit status and what it says, its errors last.
+    /// Types a line once. Returns its exit status and its output, errors last.
     pub(crate) fn once(&self, line: &str, input: &str) -> (i32, String) {
         let mut command = self.shell(line);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -131,7 +133,7 @@ impl Terminal {
         (done.status.code().unwrap_or(-1), said.concat())
     }
 
-    /// Types a line; what it says. It must end well, at once or when what stands behind a `&` is ready.
+    /// Types a line. Returns its output. It must succeed, at once or when the command before a `&` is ready.
     pub(crate) fn types(&mut self, line: &str) -> String {
         self.answers(line, "")
     }
@@ -149,7 +151,7 @@ impl Terminal {
         self.until(line, input, |_| true)
     }
 
-    /// Types it until it ends well and says what it should.
+    /// Types it until it succeeds with the right output.
     pub(crate) fn until(&mut self, line: &str, input: &str, good: impl Fn(&str) -> bool) -> String {
         let end = Instant::now() + PATIENCE;
         loop {
@@ -167,7 +169,7 @@ impl Terminal {
         }
     }
 
-    /// Types what the page prints; what it says.
+    /// Types the line of the page. Returns its output.
     pub(crate) fn plays(&mut self, entry: &Entry) -> String {
         println!("{}", entry.line.place());
         self.types(entry.line.typed())
@@ -181,7 +183,7 @@ impl Terminal {
         self.running.push(command.spawn().unwrap());
     }
 
-    /// What one of them has said.
+    /// The output of one of them.
     fn said(&self, number: usize) -> String {
         std::fs::read_to_string(format!("{}/said-{number}", self.folder)).unwrap_or_default()
     }
@@ -202,7 +204,7 @@ impl Drop for Terminal {
     }
 }
 
-/// Whether one of the lines that were said is a line that the page shows: word by word, any number for a number, anything for `...`.
+/// Whether a line of the output is a line that the page shows: word by word, any number for a number, anything for `...`.
 pub(crate) fn shows(said: &str, shown: &str) -> bool {
     let number = |word: &str| word.contains(|c: char| c.is_ascii_digit());
     let same = |line: &str| {

@@ -29,17 +29,17 @@ print('well', flush=True); sys.stdin.readline()
     let mut program = Running::start(&mut bed.script(&[], script, &[&port]));
     assert_eq!(program.line(), "ready", "{}", bed.logs());
     let pid = bed.pid("a1").to_string();
-    let tell = |signal: &str| assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
-    tell("-STOP");
-    program.tell("");
+    let signal = |signal: &str| assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
+    signal("-STOP");
+    program.send_line("");
     let told = program.line();
-    tell("-CONT");
+    signal("-CONT");
     assert_eq!(told, "well");
     let (status, told, err) = run(&mut bed.on("a1", &["why", &program.pid().to_string()]));
     let line = format!("to 127.77.0.2:{port}: daemon-hangs: not connected: the daemon of this host does not answer");
     assert!(status == Some(0) && told.contains(&line), "{told}{err}");
-    program.tell("");
-    // What was asked while it hung is not done when it wakes: of this socket there is one connection.
+    program.send_line("");
+    // A request that came while it hung is not executed when it wakes: this socket has one connection.
     assert_eq!(program.line(), "well", "{}", bed.logs());
     let begun = |line: &&str| line.contains(" connected: to b1:") && !line.contains(" ended: ");
     assert_eq!(bed.log("a1").lines().filter(begun).count(), 1, "{}", bed.logs());
@@ -84,16 +84,16 @@ print('well'); line()
         let mut program = Running::start(&mut bed.script(&[], &format!("{before}{script}"), &[&port, end]));
         assert_eq!(program.line(), "ready", "{}", bed.logs());
         let pid = bed.pid("a1").to_string();
-        let tell = |signal: &str| assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
-        tell("-STOP");
-        program.tell("");
+        let signal = |signal: &str| assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
+        signal("-STOP");
+        program.send_line("");
         assert_eq!(program.line(), "asked", "{end}, {warm}");
         if end == "goes on" {
-            tell("-CONT")
+            signal("-CONT")
         } else {
             bed.kill("a1")
         }
-        program.tell("");
+        program.send_line("");
         assert_eq!(program.line(), "well", "{end}, {warm}: {}", bed.logs());
         program.finish();
     }

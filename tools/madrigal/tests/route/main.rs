@@ -32,7 +32,7 @@ madrigal_tests::trials![
     hangs::a_daemon_that_hangs_holds_up_no_connect_that_does_not_block,
 ];
 
-/// Daemons of hosts a1 and b1, and a host c1 that nobody reaches. The second host of the file has the alias 127.77.0.2.
+/// Daemons of hosts a1 and b1, and an unreachable host c1. The second host of the file has the alias 127.77.0.2.
 fn bed(what: &str, allow: &str) -> Bed {
     // With the library that programs get.
     let _ = madrigal();
@@ -254,7 +254,7 @@ print(errno.errorcode[error(s)])
     ] {
         assert!(told.contains(&part), "{part}\n{told}");
     }
-    program.tell("");
+    program.send_line("");
     assert_eq!((program.line(), program.line()), ("EHOSTUNREACH".to_owned(), "EHOSTUNREACH".to_owned()));
 }
 
@@ -329,7 +329,7 @@ s = socket.create_connection(('127.0.0.1', port)); exchange(s, 100)
         out
     };
     assert_eq!(told(&bed, &[]), "fine fine\n");
-    // The name means nothing, and the alias is an address of this host where nobody listens.
+    // The name is unknown, and the alias is an address of this host without a listener.
     for rules in [["--methods", "shm,tcp"], ["--methods", "^daemon"]] {
         let out = told(&bed, &rules);
         assert!(out.ends_with(" ECONNREFUSED\n") && !out.starts_with("fine"), "{rules:?}: {out}");
@@ -363,7 +363,7 @@ print('again', flush=True)
     assert_eq!(program.line(), "ECONNRESET ECONNRESET");
     bed.up("a1");
     bed.linked("a1", "b1");
-    program.tell("");
+    program.send_line("");
     assert_eq!(program.line(), "again", "{}", bed.logs());
 }
 

@@ -115,7 +115,7 @@ fn often(local: u16, n: usize, stop: &AtomicBool, _: &AtomicU64) {
     }
 }
 
-/// Two hosts that nobody can call, and two relays.
+/// Two hosts that cannot be dialled, and two relays.
 fn two_relays(what: &str) -> Bed {
     let (one, two) = (free_port(), free_port());
     let grid = format!(
@@ -159,7 +159,7 @@ pub(crate) fn a_killed_relay_loses_no_byte_while_there_is_another_one() {
         bed.up(relay);
         bed.linked("a1", relay);
         bed.linked("b1", relay);
-        // It may be killed next only when both know that it leads there.
+        // It may be killed next only when both have got its advertisement.
         until("both ways", || {
             let (_, out, _) = crate::common::run(&mut bed.on("a1", &["why", "a1", "b1", "--json"]));
             let why: serde_json::Value = serde_json::from_str(&out).ok()?;
@@ -167,7 +167,7 @@ pub(crate) fn a_killed_relay_loses_no_byte_while_there_is_another_one() {
         });
         traffic.goes_on();
     }
-    // When both are gone there is no way left, and that is said.
+    // When both are gone there is no way left, and that is reported.
     let last = connect(local);
     talk(&last);
     traffic.end();
@@ -180,7 +180,7 @@ pub(crate) fn a_killed_relay_loses_no_byte_while_there_is_another_one() {
     });
 }
 
-/// Streams of which nobody reads what comes back, until as much is on its way as can be, go on by another relay all the same.
+/// Streams without a reader of the answers, until all buffers on the way are full, go on by another relay all the same.
 pub(crate) fn a_killed_relay_loses_nothing_of_streams_that_stand_still() {
     const STREAMS: usize = 3;
     const EACH: usize = 40 << 20;
@@ -215,7 +215,7 @@ pub(crate) fn a_killed_relay_loses_nothing_of_streams_that_stand_still() {
     });
 }
 
-/// A part at once, so that windows grow, and the rest when that is said.
+/// A part at once, so that windows grow, and the rest on request.
 fn read_in_two(mut from: TcpStream, n: usize, each: usize, go_on: &AtomicBool) {
     let expected = bytes(64 << 10);
     let (mut got, mut buffer) = (0, vec![0; 64 << 10]);
@@ -246,7 +246,7 @@ pub(crate) fn a_killed_peer_is_a_reset_and_no_other_way_is_looked_for_in_vain() 
     talk(&connect(local));
 }
 
-/// Stands between two daemons; cuts all connections that go through it when told so.
+/// A proxy between two daemons; on request it cuts all connections that go through it.
 struct Proxy {
     port: u16,
     open: Arc<Mutex<Vec<TcpStream>>>,

@@ -1,4 +1,4 @@
-//! Enciphered links between daemons: who is let in, who is refused and what both sides say of it, and what unauthenticated peers can do.
+//! Encrypted links between daemons: accepted and refused peers, the reasons that both sides report, and what unauthenticated peers can do.
 //! Real processes, real sockets, certificates that end while links are up.
 //!
 //! Features (docs/features.md): D3, B18.
@@ -69,7 +69,7 @@ fn a_certificate_that_ends_ends_its_links_with_the_reason() {
     let mut stream = TcpStream::connect(("127.0.0.1", local)).unwrap();
     stream.write_all(b"x").unwrap();
     stream.read_exact(&mut [0]).unwrap();
-    // Both say why; the program sees a reset.
+    // Both report why; the program sees a reset.
     bed.expect_log("b1", &["no link with a1, ", ": expired: the certificate of host a1 of grid lab ended at "]);
     bed.expect_log("a1", &["no link with b1, ", ": refused by b1: expired: the certificate of host a1 "]);
     assert_eq!(stream.read(&mut [0]).unwrap_err().kind(), std::io::ErrorKind::ConnectionReset);
@@ -114,7 +114,7 @@ fn foreign(bed: &Bed, grid: &str) {
 
 fn another_grid_is_refused() {
     for (grid, here, there) in [
-        // Whoever dials sees the other's certificate first, and says why it goes.
+        // The dialling end checks the other's certificate first, and reports why it closes the link.
         ("nice", "wrong grid: the peer is host b1 of grid lab, and this is grid nice", "access_denied"),
         ("lab", "not signed by the CA of grid lab: the certificate of host b1", "unknown_ca"),
     ] {
@@ -160,7 +160,7 @@ fn nobody_passes_for_another_host() {
     bed.issue("b1", life(DAY));
     bed.issue("a1", life(DAY));
     bed.up("b1");
-    // It has the certificate of a1, and says it is c1.
+    // It has the certificate of a1, and claims to be c1.
     bed.up_as("a1", "c1", "grid.toml");
     let why = "it says it is c1, and its certificate is that of host a1 of grid lab";
     bed.expect_log("b1", &["no link with an unauthenticated peer, 127.0.0.1:", why]);
@@ -229,7 +229,7 @@ fn a_server_that_stops_in_the_handshake_is_given_up() {
     bed.up("a1");
     let (mut stream, _) = listener.accept().unwrap();
     stream.set_read_timeout(Some(WATCHDOG)).unwrap();
-    // It begins by TLS, and has said nothing of itself.
+    // It begins by TLS, and has not sent its identity.
     let mut first = Vec::new();
     stream.read_to_end(&mut first).unwrap();
     assert_eq!(first[..2], [0x16, 3]);

@@ -24,10 +24,10 @@ fn each_ready(epoll: &rustix::fd::OwnedFd, mut each: impl FnMut(usize)) {
     events.iter().for_each(|event| each(event.data.u64() as usize));
 }
 
-/// Sends without end on every connection, until it is told to stop; its port.
+/// Sends without end on every connection, until `stop` is set. Returns its port.
 fn source(stop: Arc<AtomicBool>) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    // All may come at once, and of those a full queue drops nobody is told while only this side sends.
+    // All may come at once; clients that a full queue drops are not notified while only this side sends.
     rustix::net::listen(&listener, STREAMS as i32).unwrap();
     let port = listener.local_addr().unwrap().port();
     std::thread::spawn(move || {
@@ -78,7 +78,7 @@ pub(crate) fn two_thousand_streams_have_equal_shares_and_bounded_memory() {
         }
         (got.iter().copied().min().unwrap(), got.iter().copied().max().unwrap())
     };
-    // What lay in buffers when the last stream began is nobody's share.
+    // Bytes that were in buffers when the last stream began count for no stream.
     read(STREAMS * SHARE / 4);
     let (least, most) = read(STREAMS * SHARE);
     let memory = ["a1", "b1"].map(|host| peak(bed.pid(host)));

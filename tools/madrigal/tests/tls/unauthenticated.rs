@@ -1,4 +1,4 @@
-//! Unauthenticated peers at the port: nothing they send or leave out changes anything for those who are linked, or takes more than a bound of memory.
+//! Unauthenticated peers at the port: nothing that they send or omit disturbs linked daemons, or takes more than a bound of memory.
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -18,7 +18,7 @@ fn record(len: u16) -> Vec<u8> {
     [&[0x16, 3, 1], &len.to_be_bytes()[..]].concat()
 }
 
-/// What unauthenticated peers say.
+/// The bytes of unauthenticated peers.
 fn nonsense() -> Vec<Vec<u8>> {
     let hello = |len: u32| [&record(16_000)[..], &[1], &len.to_be_bytes()[1..], &vec![7; 16_000 - 4]].concat();
     vec![
@@ -36,7 +36,7 @@ fn nonsense() -> Vec<Vec<u8>> {
     ]
 }
 
-/// The first thing that the daemon of `c1` says, which is the beginning of a handshake as it should be.
+/// The first bytes of the daemon of `c1`, the correct beginning of a handshake.
 fn first_words(bed: &mut Bed) -> Vec<u8> {
     let trap = TcpListener::bind("127.0.0.1:0").unwrap();
     bed.folder.file("trap.toml", 0o600, &grid(trap.local_addr().unwrap().port()));
@@ -79,7 +79,7 @@ pub(crate) fn unauthenticated_peers_change_nothing() {
     let stream = TcpStream::connect(("127.0.0.1", local)).unwrap();
     assert!(exchange(&stream, &sent) == sent);
     let memory = peak(bed.pid("b1"));
-    // Many who begin and do not go on, one way or another, a third of them a byte at a time.
+    // Many that begin and do not go on, in several ways, a third of them a byte at a time.
     let begin = [record(512), vec![1, 0, 1, 252, 3, 3]].concat();
     let many = MANY.min(usize::try_from(getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)).unwrap() - 500);
     let mut open = Vec::new();
@@ -118,7 +118,7 @@ pub(crate) fn a_host_gets_in_while_unauthenticated_peers_crowd_the_port() {
         bed.issue(host, life(DAY));
     }
     bed.up("b1");
-    // All from one address, as a1 is here: it gets in all the same, for it does not dawdle.
+    // All from one address, which is also a1's here: a1 gets in all the same, since it completes its handshake at once.
     let crowd: Vec<_> = (0..200).map(|_| TcpStream::connect(("127.0.0.1", daemon)).unwrap()).collect();
     bed.up("a1");
     bed.linked("a1", "b1");

@@ -29,7 +29,7 @@ struct Line {
     /// When each step is done with what it has; and with the blocks on the network.
     free: [u64; 3],
     sent: VecDeque<u64>,
-    /// What the other end says of its speed, and when that comes.
+    /// The other end's reports of its speed, and when they come.
     reports: VecDeque<(u64, Codec)>,
     bytes: [u64; LADDER.len()],
 }
@@ -161,11 +161,11 @@ fn other_data_and_other_speeds_are_followed() {
     let mut line = Line::new(truth(100, 100, 0), 12_500_000);
     line.run(64 << 20);
     assert_eq!(line.bytes[0], line.bytes.iter().sum::<u64>());
-    // What cannot be compressed is looked at ever more rarely, and what can is found within so many blocks.
+    // What cannot be compressed is sampled ever more rarely, and what can is found within so many blocks.
     line.truth = truth(100, 100, 100);
     line.run(MOST_SKIPPED as usize * BLOCK + (4 << 20));
     assert!(line.run(16 << 20) > 4 * 12_500_000);
-    // The processor is busy: less is asked of it.
+    // The processor is busy: it gets less to do.
     line.truth = truth(10, 100, 100);
     line.run(4 << 20);
     let rate = line.run(16 << 20);

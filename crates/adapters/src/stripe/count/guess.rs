@@ -42,7 +42,7 @@ impl Way {
     }
 }
 
-/// With how many streams of at most `limit` to begin: half of what the formula says, for it says too many.
+/// With how many streams of at most `limit` to begin: half of the formula's result, which is too high.
 pub fn first_guess(way: &Way, congestion: Congestion, limit: usize) -> usize {
     if congestion == Congestion::ByRate {
         return 1;

@@ -1,8 +1,8 @@
 //! How many streams a stripe has, found by measurement: one doubles, sees whether that carries more, and goes back where it does not.
 //!
-//! Decisions only: whoever has the sockets brings what the kernel tells of them ([`StreamSample`]) every 200 ms or two round trips,
+//! Decisions only: the owner of the sockets passes what the kernel reports of them ([`StreamSample`]) every 200 ms or two round trips,
 //! whichever is longer, and opens or retires streams. A peak exists beyond which more streams carry less; and every stream takes a share of
-//! what others use. So more are tried only where a sign says that they may help, and never again soon where they did not.
+//! what others use. So more are tried only where a sign shows that they may help, and never again soon where they did not.
 
 mod guess;
 mod sample;
@@ -179,7 +179,7 @@ impl StreamCount {
     /// A number of streams was tried: it stays, or not.
     fn judge(&mut self, now: u64, (from, before): (usize, u64), rate: u64, signs: &Signs) {
         if self.count > from {
-            // Where losses come and no queue fills, the way has room. Rates say nothing there: until its first loss a new stream carries
+            // Where losses come and no queue fills, the way has room. Rates show nothing there: until its first loss a new stream carries
             // many times what it will, and CUBIC's swing by half.
             if signs.roomy || ratio(before, MORE.0, MORE.1) <= rate {
                 // It went well, and the next step may, too.

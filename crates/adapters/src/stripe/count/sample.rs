@@ -1,4 +1,4 @@
-//! What the kernel tells of a stream (TCP_INFO), and what that says of whether more streams would carry more.
+//! What the kernel reports of a stream (TCP_INFO), and whether it shows that more streams would carry more.
 
 /// A part of a time or of bytes above which something counts, in thousandths and in millionths.
 const HELD_BACK: u64 = 300;
@@ -7,11 +7,11 @@ const LOST: u64 = 200;
 const QUEUE_PART: u64 = 6;
 const QUEUE: u64 = 2_000_000;
 
-/// One stream since the last sample: differences of what TCP_INFO counts, and what it says now.
+/// One stream since the last sample: differences of TCP_INFO's counters, and its present values.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct StreamSample {
-    /// Bytes a second that were acknowledged (`tcpi_bytes_acked`; `tcpi_delivery_rate` is of one acknowledgement, and CUBIC's swings); where
-    /// `app_limited`, less than the stream could carry.
+    /// Bytes a second that were acknowledged (`tcpi_bytes_acked`; `tcpi_delivery_rate` is of one acknowledgement, and CUBIC's swings);
+    /// where `app_limited`, less than the stream could carry.
     pub rate: u64,
     /// `tcpi_delivery_rate_app_limited`.
     pub app_limited: bool,

@@ -257,7 +257,7 @@ fn more_streams_are_tried_again_at_once_where_fewer_were_only_lucky() {
     assert!(count.count() >= 4, "{times:?}");
 }
 
-/// What one stream by CUBIC carries swings by half within seconds, and is much more at first: nobody sees by that whether more help.
+/// What one stream by CUBIC carries swings by half within seconds, and is much more at first: that does not show whether more help.
 #[test]
 fn where_nothing_waits_on_the_way_streams_are_added_whatever_they_carry() {
     for seed in 0..50 {

@@ -51,10 +51,10 @@ struct Wire {
     lane: Lane,
     kind: Kind,
     pipes: [Pipe; 2],
-    /// Which ends know of it, and when each hears that it is no more.
+    /// Which ends know of it, and when each is notified of its end.
     has: [bool; 2],
     ends: [u64; 2],
-    /// Nothing passes until then, and nobody is told.
+    /// Nothing passes until then, and neither end is notified.
     frozen: u64,
 }
 

@@ -41,7 +41,7 @@ fn trouble(net: &mut Net) {
         let wire = &mut net.wires[at];
         let lane = wire.lane;
         match fate {
-            // It breaks: one end hears of it sooner, and what is on its way may be lost.
+            // It breaks: one end is notified sooner, and what is on its way may be lost.
             0..4 if wire.ends == [u64::MAX; 2] => {
                 wire.ends = if time % 2 == 0 { [now, now + sooner] } else { [now + sooner, now] };
                 for pipe in &mut wire.pipes {
@@ -60,7 +60,7 @@ fn trouble(net: &mut Net) {
     }
 }
 
-/// Streams that were retired are closed when nothing is left on them, as whoever has their sockets would.
+/// Retired streams are closed when nothing is left on them, as the owner of their sockets would.
 fn close(net: &mut Net) {
     for at in 0..net.wires.len() {
         for end in 0..2 {
@@ -68,7 +68,7 @@ fn close(net: &mut Net) {
             if wire.has[end] && net.ends[end].is_over(wire.lane) {
                 wire.has[end] = false;
                 net.ends[end].remove(wire.lane);
-                // What it has said still goes.
+                // What it has sent still goes.
                 wire.ends[1 - end] = wire.ends[1 - end].min(net.now + 30 * SECOND);
             }
         }

@@ -1,5 +1,4 @@
-//! Two channels over a pair of sockets: every byte arrives, who is there is known first, and any bytes of an unauthenticated peer are
-//! refused.
+//! Two channels over a pair of sockets: every byte arrives, the peer is known first, and any bytes of an unauthenticated peer are refused.
 
 use std::path::PathBuf;
 
@@ -9,7 +8,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair, sockopt};
 
 use super::*;
 
-/// Two hosts of a grid, and what they show.
+/// Two hosts of a grid, and their certificates.
 struct Grid(PathBuf, [Credentials; 2]);
 
 impl Grid {
@@ -43,7 +42,7 @@ fn sockets() -> (OwnedFd, OwnedFd) {
     (one, other)
 }
 
-/// Everything goes on until nothing more comes; what came.
+/// Runs both channels until nothing more comes. Returns what came.
 fn exchange(ends: &mut [Channel; 2], sent: &[Vec<u8>; 2]) -> [Vec<u8>; 2] {
     let mut buffer = vec![0; 96 << 10];
     let (mut given, mut got) = ([0, 0], [Vec::new(), Vec::new()]);
@@ -108,7 +107,7 @@ fn who_asks_for_tls_where_there_is_none_is_told() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
-    /// Whatever an unauthenticated peer sends, in whatever pieces: nothing panics, little is kept, and it is never taken for somebody.
+    /// Any bytes of an unauthenticated peer, in any pieces: nothing panics, little is stored, and the peer never passes as a host.
     #[test]
     fn any_bytes_are_refused_or_waited_for(
         pieces in prop::collection::vec(prop::collection::vec(any::<u8>(), 1..600), 1..40),

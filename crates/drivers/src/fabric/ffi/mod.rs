@@ -39,7 +39,7 @@ struct Library {
 }
 
 const SONAME: &CStr = c"libfabric.so.1";
-/// The interface asked for, where the library has it.
+/// The interface version requested of the library.
 const INTERFACE: u32 = version(1, 17);
 
 fn library() -> Result<&'static Library, String> {
@@ -86,8 +86,8 @@ thread_local! {
     static ASKING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether this thread is inside a question of ours to libfabric. A provider of ours that is asked meanwhile has to say no, for
-/// libfabric would lead us back to ourselves.
+/// Whether this thread is inside a call of ours to libfabric. A provider of ours that is called meanwhile must refuse: otherwise libfabric
+/// would lead us back to ourselves.
 pub(super) fn is_asking() -> bool {
     ASKING.get()
 }
@@ -221,20 +221,20 @@ impl Offer<'_> {
         unsafe { text_of((*domain).name) }.unwrap_or_default()
     }
 
-    /// Whether it tells of a device of its own.
+    /// Whether it reports a device of its own.
     pub(super) fn has_device(self) -> bool {
         // SAFETY: valid while the offers live.
         unsafe { !(*self.info.as_ptr()).nic.is_null() }
     }
 
-    /// Our address there, where libfabric tells one: a `sockaddr` where that is its form.
+    /// Our address there, where libfabric reports one: a `sockaddr` where that is its form.
     pub(super) fn source(self) -> Option<Vec<u8>> {
         // SAFETY: valid while the offers live.
         let (at, len) = unsafe { ((*self.info.as_ptr()).src_addr, (*self.info.as_ptr()).src_addrlen) };
         if at.is_null() || len > 256 {
             return None;
         }
-        // SAFETY: libfabric tells how many bytes there are.
+        // SAFETY: libfabric reports how many bytes there are.
         Some(unsafe { core::slice::from_raw_parts(at.cast::<u8>(), len) }.to_vec())
     }
 

@@ -13,7 +13,7 @@ use madrigal_ofi_abi::queue::{AvAttr, CqAttr, CqErrEntry, CqFid, CqMsgEntry};
 
 use super::{Offer, failed, library, meaning, text_of};
 
-/// Bytes of a message at most: a layer for messages over TCP (`ofi_rxm`) sends so many without asking.
+/// Bytes of a message at most: a layer for messages over TCP (`ofi_rxm`) sends so many without a rendezvous.
 pub(in super::super) const DATA: usize = SLOT - 64;
 const SLOT: usize = 16 << 10;
 /// Bytes of an address at most; a provider may read so many, whatever we were given.
@@ -21,7 +21,7 @@ const ADDRESS: usize = 256;
 /// Completions read at once.
 const BATCH: usize = 16;
 
-/// A buffer: room for libfabric, as `FI_CONTEXT2` asks, then a message.
+/// A buffer: room for libfabric, as `FI_CONTEXT2` requires, then a message.
 #[repr(C, align(64))]
 struct Slot {
     context: [u64; 8],
@@ -33,7 +33,7 @@ struct Slot {
 pub(in super::super) enum Posted {
     /// The buffer is libfabric's until an [`Event`] gives it back.
     Done,
-    /// Not now: look for events, and try again.
+    /// Not now: read the events, and try again.
     Later,
     /// Never.
     Failed(String),
@@ -70,12 +70,12 @@ pub(in super::super) struct Wire {
     wait: Option<RawFd>,
     name: Vec<u8>,
     entries: [CqMsgEntry; BATCH],
-    /// The entries that were not looked at yet.
+    /// The entries that were not handled yet.
     left: core::ops::Range<usize>,
 }
 
-// SAFETY: the objects of a domain that was opened with FI_THREAD_DOMAIN may be used by any thread, one at a time, and all their uses
-// take `&mut self` or only look at what never changes.
+// SAFETY: the objects of a domain opened with FI_THREAD_DOMAIN may be used by any thread, one at a time. All their uses take `&mut self` or
+// only read what never changes.
 unsafe impl Send for Wire {}
 
 /// # Safety
@@ -103,7 +103,7 @@ impl Drop for Objects {
     fn drop(&mut self) {
         self.close_endpoint();
         for fid in [self.cq, self.av, self.domain, self.fabric.cast()] {
-            // SAFETY: null or open, nothing open uses it any more, and nobody uses it after this.
+            // SAFETY: null or open; nothing open uses it any more, and no code uses it after this.
             unsafe { close(fid) };
         }
     }
@@ -135,7 +135,7 @@ impl Wire {
     fn open_endpoint(&mut self, offer: Offer<'_>) -> Result<(), String> {
         let domain = self.objects.domain.cast::<DomainFid>();
         let info = offer.info();
-        // SAFETY: the offer lives, and libfabric always tells of a domain in it.
+        // SAFETY: the offer lives, and libfabric always sets a domain in it.
         let mode = unsafe { (*(*info).domain_attr).mr_mode };
         // SAFETY: an open domain and the offer it was opened with.
         let code = unsafe { ((*(*domain).ops).endpoint)(domain, info, &raw mut self.objects.ep, ptr::null_mut()) };
@@ -153,7 +153,7 @@ impl Wire {
             self.register(mode)?;
         }
         let (mut name, mut len) = ([0u8; ADDRESS], ADDRESS);
-        // SAFETY: an enabled endpoint, and as much room as is told.
+        // SAFETY: an enabled endpoint, and as much room as `len` states.
         let code = unsafe { ((*(*self.objects.ep).cm).getname)(ep, name.as_mut_ptr().cast(), &raw mut len) };
         check("fi_getname", code)?;
         self.name = name.get(..len).unwrap_or_default().to_vec();
@@ -193,7 +193,7 @@ impl Wire {
         let av = self.objects.av.cast::<AvFid>();
         let whole = padded(address);
         let (mut text, mut len) = ([0u8; ADDRESS], ADDRESS - 1);
-        // SAFETY: an open address vector, more bytes than any address has, and as much room as is told, whose last byte stays 0.
+        // SAFETY: an open address vector, more bytes than any address has, and as much room as `len` states, whose last byte stays 0.
         unsafe { ((*(*av).ops).straddr)(av, whole.0.as_ptr().cast(), text.as_mut_ptr().cast(), &raw mut len) };
         // SAFETY: bytes that end with 0.
         unsafe { text_of(text.as_ptr().cast()) }.unwrap_or_default()
@@ -227,7 +227,7 @@ impl Wire {
         if self.posted.get(slot) != Some(&false) {
             return &mut [];
         }
-        // SAFETY: inside the memory, not libfabric's, and nobody else's while `self` is borrowed.
+        // SAFETY: inside the memory; libfabric does not use it, and no other code does while `self` is borrowed.
         unsafe { &mut (*self.slots.as_ptr().add(slot)).data }
     }
 
@@ -323,7 +323,7 @@ impl Wire {
         core::mem::replace(posted, false).then_some(slot)
     }
 
-    /// Whether events wait that were read already, or libfabric wants to be asked before anybody sleeps on the descriptor.
+    /// Whether events that were read still wait, or libfabric must be polled before a thread sleeps on the descriptor.
     pub(in super::super) fn must_poll(&mut self) -> bool {
         if !self.left.is_empty() {
             return true;
@@ -337,7 +337,7 @@ impl Wire {
         code != 0
     }
 
-    /// Ready to be read when something happened, if [`Wire::must_poll`] said no before; `None`: the provider has none.
+    /// Readable when something happened, if [`Wire::must_poll`] returned false before; `None`: the provider has none.
     pub(in super::super) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         // SAFETY: the queue's, which stays open as long as `self` lives.
         self.wait.map(|fd| unsafe { BorrowedFd::borrow_raw(fd) })
@@ -346,7 +346,7 @@ impl Wire {
 
 impl Drop for Wire {
     fn drop(&mut self) {
-        // Whoever does not let go of buffers keeps them.
+        // If the endpoint does not close, its buffers are leaked.
         if self.objects.close_endpoint()
             && let Some(layout) = layout(self.posted.len())
         {
@@ -368,7 +368,7 @@ impl Objects {
             mr: ptr::null_mut(),
         };
         let info = offer.info();
-        // SAFETY: the offer lives, and libfabric always tells of a fabric in it.
+        // SAFETY: the offer lives, and libfabric always sets a fabric in it.
         let code = unsafe { (library()?.fabric)((*info).fabric_attr, &raw mut objects.fabric, null) };
         check("fi_fabric", code)?;
         let fabric = objects.fabric;
@@ -381,7 +381,7 @@ impl Objects {
     /// Opens the address vector and the completion queue; its descriptor, where it has one.
     fn open_queues(&mut self, offer: Offer<'_>, slots: usize) -> Result<Option<RawFd>, String> {
         let domain = self.domain.cast::<DomainFid>();
-        // SAFETY: the offer lives, and libfabric always tells of a domain in it.
+        // SAFETY: the offer lives, and libfabric always sets a domain in it.
         let kind = unsafe { (*(*offer.info()).domain_attr).av_type };
         let kind = if kind == flags::AV_UNSPEC { flags::AV_TABLE } else { kind };
         let mut attr = AvAttr {
@@ -421,13 +421,13 @@ impl Objects {
 
     fn descriptor(&self) -> Option<RawFd> {
         let mut fd: c_int = -1;
-        // SAFETY: an open queue that was asked for a descriptor, and a place for it.
+        // SAFETY: an open queue that was created with a descriptor, and a place for it.
         let code = unsafe { ((*(*self.cq).ops).control)(self.cq, flags::GETWAIT, (&raw mut fd).cast()) };
         (code == 0 && fd >= 0).then_some(fd)
     }
 }
 
-/// A key nobody asks for: the buffers are never reached from afar.
+/// A key that no peer uses: the buffers are never the target of remote access.
 const KEY: u64 = 0x6d61_6472;
 
 fn check(what: &str, code: c_int) -> Result<(), String> {

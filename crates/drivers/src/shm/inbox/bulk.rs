@@ -1,5 +1,5 @@
-//! The bulk ring of a direction: bodies that do not fit cells. Chunks lie in it without gap in the middle of one; both sides count
-//! alike where each begins, so that nothing about places is ever told, and nothing can be told wrong.
+//! The bulk ring of a direction: bodies that do not fit cells. Chunks are contiguous. Both sides compute alike where each begins, so no
+//! position is ever sent, and none can be wrong.
 
 use super::layout::bulk_at;
 
@@ -62,7 +62,7 @@ impl Ring {
         Some(((start + gap) & (self.size() - 1), Self { at, ..self }))
     }
 
-    /// The word by which a reader tells how far it is.
+    /// The word by which a reader reports how far it is.
     #[inline]
     pub(super) fn word(self) -> u64 {
         u64::from(self.class) << 56 | self.at & (u64::MAX >> 8)

@@ -1,8 +1,8 @@
 //! Copying bodies into and out of shared memory.
 //!
-//! The system's memcpy copies more than 2 KiB by one instruction of microcode where the processor recommends it. Measured on Zen 3: 2
-//! GB/s where source and destination lie a few bytes apart modulo a page, as a bulk ring and a large buffer do; a plain loop that asks
-//! for its lines ahead: 20 GB/s.
+//! The system's memcpy copies more than 2 KiB by one instruction of microcode where the processor recommends it. Measured on Zen 3: 2 GB/s
+//! where source and destination lie a few bytes apart modulo a page, as a bulk ring and a large buffer do; a plain loop that prefetches its
+//! lines: 20 GB/s.
 //!
 //! Where two processors share no cache, a line the reader had must be taken from it before it can be written again, and that is
 //! slower than the way through main memory: 190 us for 1 MiB against 62. Where they do, it is the other way round: 46 against 70. So
@@ -10,7 +10,7 @@
 
 use madrigal_sys::time;
 
-/// Lines asked for ahead.
+/// How far ahead lines are prefetched.
 const AHEAD: usize = 16 * LINE;
 const LINE: usize = 64;
 /// Below this nothing is gained.
@@ -64,14 +64,14 @@ impl Pace {
         self.learn(past != odd, (time::now_ns() - begun) * 1_000 / len as u64);
     }
 
-    /// A byte took so long. Who was interrupted meanwhile shows nothing, so longer times count for little.
+    /// A byte took so long. An interrupted copy shows nothing, so longer times count for little.
     fn learn(&mut self, past: bool, ps: u64) {
         let known = &mut self.ps[usize::from(past)];
         *known = if *known == 0 || ps < *known { ps } else { *known + (ps.min(2 * *known) - *known) / 4 }.max(1);
     }
 }
 
-/// Copies line by line; `past` the cache of whoever writes, where that is possible.
+/// Copies line by line; `past` the writer's cache, where that is possible.
 ///
 /// # Safety
 /// As [`copy_out`].

@@ -1,5 +1,5 @@
-//! Copies between the memories of two processes by one system call (process_vm_readv(2)), tested by use: what a process may do to
-//! another depends on namespaces, user, security modules and sandboxes, and no rule tells it.
+//! Copies between the memories of two processes by one system call (process_vm_readv(2)), tested by use: what a process may do to another
+//! depends on namespaces, user, security modules and sandboxes, and no rule predicts it.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -30,7 +30,7 @@ impl Nonce {
     }
 }
 
-/// Whether the memory of process `pid` can be read and written, and is that of the process that told us its nonce. `Err`: why not.
+/// Whether the memory of process `pid` can be read and written, and belongs to the process that sent the nonce. `Err`: why not.
 pub(super) fn probe(pid: u32, nonce_at: u64, nonce: [u64; 2]) -> Result<(), String> {
     if pid == 0 {
         return Err("the peer is in another pid namespace".to_owned());
@@ -52,7 +52,7 @@ pub(super) fn probe(pid: u32, nonce_at: u64, nonce: [u64; 2]) -> Result<(), Stri
 /// Copies between `local` and `remote` of process `pid`; `write`: from here to there.
 ///
 /// # Safety
-/// The local pieces are valid for the copy: readable, or writable for nobody else meanwhile.
+/// The local pieces are valid for the copy: readable; if written, no other thread uses them meanwhile.
 pub(super) unsafe fn copy(pid: u32, local: &[(u64, usize)], remote: &[(u64, usize)], write: bool) -> SingleCopy {
     let (mut local, mut remote) = (Pieces::new(local), Pieces::new(remote));
     loop {
@@ -111,7 +111,7 @@ impl<'a> Pieces<'a> {
         batch
     }
 
-    /// `n` bytes were copied; pieces of which nothing is left, are not looked at again.
+    /// `n` bytes were copied. Pieces with nothing left are skipped from now on.
     fn skip(&mut self, n: usize) {
         self.at += n;
         while let Some((&(_, len), rest)) = self.rest.split_first()

@@ -1,13 +1,13 @@
 //! Both directions of a link, notices and sleep, under a scheduler that tries interleavings (`cargo test -p madrigal-drivers
 //! --features shuttle`).
 //!
-//! A doorbell is a message in a channel. A wake-up that is lost leaves somebody waiting for one for ever, which the scheduler reports
-//! as a deadlock; so the tests have no clock. Weaker orders than sequential consistency are not explored: those are miri's.
+//! A doorbell is a message in a channel. After a lost wake-up a thread waits for one for ever, which the scheduler reports as a deadlock;
+//! so the tests have no clock. Weaker orders than sequential consistency are not explored: those are miri's.
 
 use std::io::IoSlice;
 
 use madrigal_base::node::NodeId;
-use madrigal_progress::message::{Link, LinkError, Placement, Sent, Sink};
+use madrigal_progress::message::{LinkError, LinkIndex, Placement, Sent, Sink};
 use madrigal_sys::piece::Piece;
 use shuttle::sync::Arc;
 use shuttle::sync::mpsc::{Receiver, Sender, channel};
@@ -57,32 +57,31 @@ impl Recorder {
 }
 
 impl Sink for Recorder {
-    fn up(&mut self, _: Link, _: NodeId) {}
-    fn down(&mut self, _: Link, _: LinkError) {}
-    fn frame(&mut self, _: Link, head: &[u8], body: &[u8]) {
+    fn up(&mut self, _: LinkIndex, _: NodeId) {}
+    fn down(&mut self, _: LinkIndex, _: LinkError) {}
+    fn frame(&mut self, _: LinkIndex, head: &[u8], body: &[u8]) {
         self.check(head, body);
     }
-    fn place(&mut self, _: Link, _: &[u8], len: usize, placement: &mut Placement) {
+    fn place(&mut self, _: LinkIndex, _: &[u8], len: usize, placement: &mut Placement) {
         self.memory = vec![0; len];
-        // SAFETY: touched by nobody until `arrived`.
+        // SAFETY: no other code touches it until `arrived`.
         placement.push(unsafe { Piece::lend(self.memory.as_mut_ptr(), len) });
     }
-    fn arrived(&mut self, _: Link, head: &[u8]) {
+    fn arrived(&mut self, _: LinkIndex, head: &[u8]) {
         let body = core::mem::take(&mut self.memory);
         self.check(head, &body);
     }
 }
 
 impl Side {
-    fn tell(&self, owed: bool) {
+    fn notify(&self, owed: bool) {
         if owed && self.pages[1 - self.side].post(0) {
             // A peer that is done needs no bell.
             let _ = self.peers.send(());
         }
     }
 
-    /// Sends and receives everything, asleep where nothing can be done. `watches`: whether it polls meanwhile, or only at what it is told
-    /// of.
+    /// Sends and receives everything; sleeps where nothing can be done. `watches`: whether it polls meanwhile, or acts on notices only.
     fn run(mut self, watches: bool) {
         let (mut sent, mut skip, mut notified) = (0, 0, true);
         while sent < FRAMES || self.recorder.frames < FRAMES {
@@ -104,7 +103,7 @@ impl Side {
         let body = vec![*sent as u8; SIZES[*sent % SIZES.len()]];
         let pieces = [IoSlice::new(&body)];
         let result = self.writer.send(&self.pair, &mut self.has_line, &[*sent as u8], &pieces, *skip).unwrap();
-        self.tell(owes(&self.pair.direction(self.side).wake.notice));
+        self.notify(owes(&self.pair.direction(self.side).wake.notice));
         match result {
             Sent::All => (*sent, *skip) = (*sent + 1, 0),
             Sent::Part(n) => *skip += n,
@@ -114,10 +113,10 @@ impl Side {
 
     fn visit(&mut self) {
         while let Some(found) = self.reader.peek(&self.pair, self.has_line) {
-            self.reader.take(&self.pair, &found, &mut self.has_line, Link(0), &mut self.recorder).unwrap();
+            self.reader.take(&self.pair, &found, &mut self.has_line, LinkIndex(0), &mut self.recorder).unwrap();
         }
         if core::mem::take(&mut self.reader.gave_room) {
-            self.tell(owes(&self.pair.direction(1 - self.side).want.want));
+            self.notify(owes(&self.pair.direction(1 - self.side).want.want));
         }
     }
 

@@ -1,4 +1,4 @@
-//! The messages of a link's set-up: who we are, whom we mean, and the descriptors of memory beside them.
+//! The messages of a link's set-up: our node id, the id we expect of the peer, and the descriptors of memory beside them.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -10,12 +10,12 @@ use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
 };
 
-/// What both sides tell each other.
+/// What both sides send each other.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Greeting {
-    /// Who tells it.
+    /// The sender.
     pub(super) from: NodeId,
-    /// Whom it takes the other for.
+    /// The node that the sender expects at the other end.
     pub(super) to: NodeId,
     /// Which bit of its notification page stands for the link.
     pub(super) slot: u32,
@@ -30,7 +30,7 @@ pub(super) const DIALER: usize = 2;
 /// See [`DIALER`].
 pub(super) const ANSWERER: usize = 1;
 
-/// What came of hearing a greeting.
+/// The result of receiving a greeting.
 pub(super) enum Received {
     /// It is complete.
     Whole(Greeting, Vec<Fd>),
@@ -72,7 +72,7 @@ impl Greeting {
     }
 }
 
-/// Tells a greeting, with descriptors beside it. A fresh socket has room for it.
+/// Sends a greeting, with descriptors beside it. A fresh socket has room for it.
 pub(super) fn send(socket: impl AsFd, greeting: Greeting, fds: &[BorrowedFd<'_>]) -> Result<(), Errno> {
     let mut space = [core::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DIALER))];
     let mut control = SendAncillaryBuffer::new(&mut space);
@@ -82,7 +82,7 @@ pub(super) fn send(socket: impl AsFd, greeting: Greeting, fds: &[BorrowedFd<'_>]
     if sent == LEN { Ok(()) } else { Err(Errno::AGAIN) }
 }
 
-/// Hears a greeting that comes with `count` descriptors. Doorbells behind it stay.
+/// Receives a greeting that comes with `count` descriptors. Doorbells behind it stay in the socket.
 pub(super) fn receive(socket: impl AsFd, count: usize) -> Received {
     let mut bytes = [0; LEN];
     let mut space = [core::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DIALER))];

@@ -1,5 +1,5 @@
-//! A linked peer that writes anything anywhere: into every word it shares with us, and onto its socket. Nothing panics, nothing
-//! outside is touched, what is told has lengths that fit, and other links go on.
+//! A linked peer that writes anything anywhere: into every word it shares with us, and onto its socket. Nothing panics, nothing outside is
+//! touched, reported lengths fit, and other links go on.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::io::IoSlice;
@@ -7,7 +7,7 @@ use std::os::fd::AsFd;
 
 use madrigal_base::node::{NodeAddress, NodeId};
 use madrigal_progress::driver::Place;
-use madrigal_progress::message::{Link, LinkError, MAX_HEAD, MessageDriver, Placement, Port, Sent, Sink};
+use madrigal_progress::message::{LinkError, LinkIndex, MAX_HEAD, MessageDriver, Placement, Port, Sent, Sink};
 use madrigal_sys::fd::Fd;
 use madrigal_sys::mem::{self, SharedMap};
 use madrigal_sys::piece::Piece;
@@ -25,39 +25,39 @@ fn random_node() -> NodeId {
     NodeId::new(process::random() | 1).unwrap()
 }
 
-/// Takes what it is told, and checks what any layer above may count on.
+/// Takes what the port reports, and checks what any layer above may rely on.
 #[derive(Default)]
 struct Wary {
-    up: Vec<(Link, NodeId)>,
-    down: Vec<(Link, LinkError)>,
+    up: Vec<(LinkIndex, NodeId)>,
+    down: Vec<(LinkIndex, LinkError)>,
     placed: Option<Vec<u8>>,
     frames: usize,
 }
 
 impl Sink for Wary {
-    fn up(&mut self, link: Link, node: NodeId) {
+    fn up(&mut self, link: LinkIndex, node: NodeId) {
         self.up.push((link, node));
     }
 
-    fn down(&mut self, link: Link, why: LinkError) {
+    fn down(&mut self, link: LinkIndex, why: LinkError) {
         self.placed = None;
         assert!(self.down.iter().all(|(down, _)| *down != link), "told once");
         self.down.push((link, why));
     }
 
-    fn frame(&mut self, _: Link, head: &[u8], body: &[u8]) {
+    fn frame(&mut self, _: LinkIndex, head: &[u8], body: &[u8]) {
         assert!(head.len() <= MAX_HEAD && body.len() <= 8 << 10);
         self.frames += 1;
     }
 
-    fn place(&mut self, _: Link, head: &[u8], len: usize, placement: &mut Placement) {
+    fn place(&mut self, _: LinkIndex, head: &[u8], len: usize, placement: &mut Placement) {
         assert!(head.len() <= MAX_HEAD && placement.is_empty() && self.placed.is_none());
         let memory = self.placed.insert(vec![0; len.min(20_000)]);
         // SAFETY: kept until `arrived` or `down`.
         placement.push(unsafe { Piece::lend(memory.as_mut_ptr(), memory.len()) });
     }
 
-    fn arrived(&mut self, _: Link, head: &[u8]) {
+    fn arrived(&mut self, _: LinkIndex, head: &[u8]) {
         assert!(head.len() <= MAX_HEAD && self.placed.take().is_some());
         self.frames += 1;
     }
@@ -67,7 +67,7 @@ impl Sink for Wary {
 struct Attacked {
     port: Box<dyn Port>,
     sink: Wary,
-    link: Link,
+    link: LinkIndex,
     pair: SharedMap,
     page: SharedMap,
     socket: Option<Fd>,

@@ -6,7 +6,7 @@
 //!   page  0
 //!         | asleep | summary | map of links that have something |
 //! ```
-//! Nothing here is trusted: whoever reads a word of it masks and bounds it. One cache line has one writer at a time.
+//! Nothing here is trusted: every reader of a word masks and bounds it. One cache line has one writer at a time.
 
 use madrigal_base::sync::{AtomicU32, AtomicU64, Ordering};
 
@@ -21,7 +21,7 @@ pub(super) const MOST: usize = if cfg!(feature = "shuttle") { 2 } else { 8 };
 /// Bytes of a frame that fit the most cells.
 pub(super) const INLINE: usize = MOST * ONE;
 
-/// A cache line with a frame, or a part of one. It is filled first; then its word says so.
+/// A cache line with a frame, or a part of one. The bytes are written first, then the word that announces them.
 #[repr(C, align(64))]
 #[derive(Default)]
 pub(super) struct Cell {
@@ -179,7 +179,7 @@ pub(super) struct Lines {
     pub(super) directions: [Direction; 2],
 }
 
-/// Links that share a bit of a notification page's map: all whose numbers are the same modulo this.
+/// Links share a bit of a notification page's map if their numbers are the same modulo this.
 pub(super) const BITS: usize = 64 * 64;
 
 /// What all peers of a process write.

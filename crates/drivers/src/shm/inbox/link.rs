@@ -1,9 +1,9 @@
-//! A linked peer: the pair, both directions, and how it is told that there is something.
+//! A linked peer: the pair, both directions, and how the peer is notified.
 
 use std::os::fd::{AsFd, BorrowedFd};
 
 use madrigal_base::node::NodeId;
-use madrigal_progress::message::{Link, LinkError, Sent, Sink};
+use madrigal_progress::message::{LinkError, LinkIndex, Sent, Sink};
 use madrigal_progress::wait::Peer as Seen;
 use madrigal_sys::fd::Fd;
 use madrigal_sys::{cpu, time};
@@ -31,7 +31,7 @@ pub(super) struct Peer {
 pub(super) enum Phase {
     /// The peer's waiting line was full.
     Later,
-    /// Our greeting was told, and not answered yet.
+    /// Our greeting was sent, and not answered yet.
     Dialing { socket: Fd, pair: Pair },
     /// Usable.
     Up(Box<Up>),
@@ -58,7 +58,7 @@ pub(super) struct Up {
     pub(super) active: bool,
     /// Something waits for room.
     pub(super) blocked: bool,
-    /// Nothing more is to be read: the peer broke the protocol.
+    /// Nothing more is read: the peer broke the protocol.
     pub(super) broken: bool,
     /// The peer's process, if its memory can be copied; else why not.
     pub(super) copy: Result<u32, String>,
@@ -70,7 +70,7 @@ pub(super) struct Up {
 #[derive(Default)]
 struct Patience {
     polls: u32,
-    /// Looks left out.
+    /// Polls left out.
     first: u32,
     answers: u32,
     /// When the first poll was, of a wait that is timed.
@@ -81,9 +81,9 @@ struct Patience {
 
 /// The most polls that are left out, ...
 const PATIENT: u32 = 24;
-/// ... and how many more an answer may take to tell anything.
+/// ... and after how many more polls an answer still teaches something.
 const NEAR: u32 = 12;
-/// Of so many answers one is waited for by the clock: ...
+/// One in so many answers is timed: ...
 const TIMED: u32 = 64;
 /// ... polls with nothing in between follow each other faster than this.
 const SLOW_NS: u64 = 250;
@@ -103,7 +103,7 @@ impl Patience {
         self.polls <= self.first && !self.slow
     }
 
-    /// The time between two polls, the first of which is left out: to read a line that the peer has takes long by itself.
+    /// Measures the time between the first two polls. The first is left out: reading a line that the peer has takes long by itself.
     #[cold]
     fn time(&mut self) -> bool {
         let now = time::now_ns();
@@ -116,7 +116,7 @@ impl Patience {
     }
 
     /// An answer is there. Found by the first poll, it may have been there before. Found soon after, that poll came too early. An answer
-    /// that took much longer tells nothing.
+    /// that took much longer teaches nothing.
     #[inline]
     fn learn(&mut self, found: &Found<'_>) {
         self.answers = self.answers.wrapping_add(1);
@@ -135,14 +135,14 @@ impl Patience {
 /// What a visit found.
 #[derive(Default)]
 pub(super) struct Visit {
-    /// How many frames were told.
+    /// How many frames were delivered.
     pub(super) frames: usize,
     /// What no honest peer does.
     pub(super) nonsense: Option<&'static str>,
 }
 
 impl Up {
-    /// The link over `socket` to whom told `greeting`. `side`: 0 for who made the pair.
+    /// The link over `socket` with the peer that sent `greeting`. `side`: 0 for the side that made the pair.
     pub(super) fn new(socket: Fd, pair: Pair, page: PageMap, side: usize, greeting: &Greeting) -> Self {
         let pid = madrigal_sys::raw::peer_credentials(std::os::fd::AsRawFd::as_raw_fd(&socket)).map_or(0, |who| who.0);
         Self {
@@ -163,7 +163,7 @@ impl Up {
         }
     }
 
-    /// Sends as `Port::send` says.
+    /// Sends as `Port::send` specifies.
     #[inline]
     pub(super) fn send(&mut self, head: &[u8], body: &[std::io::IoSlice<'_>], skip: usize) -> Result<Sent, Broken> {
         let ours = self.has_line;
@@ -179,7 +179,7 @@ impl Up {
 
     /// Takes up to `most` frames.
     #[inline]
-    pub(super) fn visit(&mut self, link: Link, most: usize, sink: &mut dyn Sink) -> Visit {
+    pub(super) fn visit(&mut self, link: LinkIndex, most: usize, sink: &mut dyn Sink) -> Visit {
         let mut visit = Visit::default();
         while visit.frames < most && !self.broken {
             // Patience counts polls of a caller that does nothing else. Where others run in between, one poll may be all there is for long.
@@ -204,24 +204,24 @@ impl Up {
     }
 
     /// The peer is gone: what it wrote is there, and the next visit finds all of it.
-    pub(super) fn last_visit(&mut self, link: Link, sink: &mut dyn Sink) -> Visit {
+    pub(super) fn last_visit(&mut self, link: LinkIndex, sink: &mut dyn Sink) -> Visit {
         self.patience = Patience::default();
         // No more than this can be in the pair.
         self.visit(link, CELLS + 1, sink)
     }
 
-    /// Asks the peer for a notice of the next frame; true: there is one.
+    /// Requests a notice of the next frame from the peer; true: there is one.
     pub(super) fn listen(&mut self) -> bool {
         let notice = &self.pair.direction(1 - self.side).wake.notice;
         listen(notice, || self.reader.peek(&self.pair, self.has_line).is_some() && !self.broken)
     }
 
-    /// Asks the peer for a notice of room; true: there is some.
+    /// Requests a notice of room from the peer; true: there is some.
     pub(super) fn wait_for_room(&mut self) -> bool {
         listen(&self.pair.direction(self.side).want.want, || self.writer.has_room(&self.pair))
     }
 
-    /// Tells the peer that there is something.
+    /// Notifies the peer that there is something.
     #[cold]
     fn notify(&self) {
         if self.page.get().post(self.slot) {

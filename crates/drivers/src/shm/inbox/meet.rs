@@ -112,7 +112,7 @@ impl Inbox {
         }
     }
 
-    /// Something is to be read on a link's socket.
+    /// A link's socket is readable.
     fn reported(&mut self, index: u32) {
         let Some(peer) = self.peers.get_mut(index as usize) else { return };
         let node = peer.node;
@@ -163,7 +163,7 @@ impl Inbox {
         self.events.push_back(Event::Down(index, error));
     }
 
-    /// Answers everybody who dials.
+    /// Answers every node that dials.
     fn answer_all(&mut self) {
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         loop {
@@ -174,13 +174,13 @@ impl Inbox {
                     }
                 }
                 Err(Errno::CONNABORTED | Errno::INTR) => {}
-                // Nobody, or no descriptor for whoever it is.
+                // No connection waits, or there is no descriptor for it.
                 Err(_) => return,
             }
         }
     }
 
-    /// Hears the greeting of who dialled; without one it waits among those halfway.
+    /// Receives the greeting of a node that dialled; without one the connection waits among the halfway ones.
     fn handle_socket(&mut self, socket: Fd) {
         match greet::receive(&socket, DIALER) {
             Received::Whole(greeting, fds) => self.answer(socket, &greeting, &fds),
@@ -206,7 +206,7 @@ impl Inbox {
         }
     }
 
-    /// Answers a node that dialled; closes the connection where it is not meant, or not wanted.
+    /// Answers a node that dialled; closes the connection if the greeting is for another node, or the link is not wanted.
     fn answer(&mut self, socket: Fd, greeting: &Greeting, fds: &[Fd]) {
         let node = greeting.from;
         if greeting.to != self.me || node == self.me {

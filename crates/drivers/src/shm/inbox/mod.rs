@@ -2,13 +2,13 @@
 //!
 //! * `layout`, `pair`: what lies where in shared memory;
 //! * `writer`, `reader`, `bulk`, `bytes`: how frames pass in one direction;
-//! * `notice`: who is told that there is something, and woken;
+//! * `notice`: which process is notified, and how it is woken;
 //! * `name`, `meet`, `greet`: how two processes become linked;
 //! * `link`, `port`: one link, and all of a process;
 //! * `copy`: from memory to memory by one system call.
 //!
-//! Every linked pair has rings of its own, so that no peer can hold up or spoil what others send; a process looks at those of few
-//! peers that sent lately, and at one word in which all others leave a notice.
+//! Every linked pair has rings of its own, so that no peer can hold up or spoil what others send. A process polls the rings of few peers
+//! that sent lately, and one word in which all others leave a notice.
 
 mod bulk;
 mod bytes;

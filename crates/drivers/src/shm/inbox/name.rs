@@ -1,5 +1,5 @@
-//! The names by which nodes listen: abstract ones of unix(7), which end with their process, whatever ends it. No directory guards them,
-//! so both sides ask the kernel whose process is at the other end; and everybody may list them, so they do not tell the node's id.
+//! The names by which nodes listen: abstract ones of unix(7), which end with their process, however it ends. No directory guards them, so
+//! both sides query the kernel for the owner of the other end. Every process may list them, so they do not contain the node's id.
 
 use madrigal_base::node::NodeId;
 use madrigal_proto::talk::pseudonym;
@@ -18,7 +18,7 @@ pub(super) fn listen(node: NodeId) -> Result<Fd, Errno> {
     Ok(socket)
 }
 
-/// Connects to a node. `ECONNREFUSED`: nobody listens as it. `EAGAIN`: too many wait there.
+/// Connects to a node. `ECONNREFUSED`: no process listens under its name. `EAGAIN`: its queue is full.
 pub(super) fn connect(node: NodeId) -> Result<Fd, Errno> {
     let socket = socket()?;
     rustix::net::connect(&socket, &address(node)?)?;

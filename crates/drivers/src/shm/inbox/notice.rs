@@ -1,10 +1,9 @@
-//! Who is told that there is something, and how a sleeper is woken.
+//! Which side is notified that there is something, and how a sleeper is woken.
 //!
-//! A process polls the directions of few links. Of all others, and of room it waits for, it is notified. **A notice is never lost**, for
-//! every step is a store on one side and then a load, and the other way round on the other, all sequentially consistent, so that one of
-//! them sees the other:
+//! A process polls the directions of few links. Of all others, and of room it waits for, it is notified. **A notice is never lost**: each
+//! side stores its own word and then loads the other's, all sequentially consistent, so that one of them sees the other's store:
 //!
-//! | who is told | stores, then looks | who tells | stores, then looks |
+//! | notified side | stores, then checks | notifying side | stores, then checks |
 //! |---|---|---|---|
 //! | reader | `notice`, then the next frame ([`listen`]) | writer | frame, then `notice` ([`owes`]) |
 //! | writer | `want`, then how much was read ([`listen`]) | reader | how much was read, then `want` ([`owes`]) |
@@ -14,7 +13,7 @@ use madrigal_base::sync::{AtomicU32, Ordering};
 
 use super::layout::{BITS, NotificationPage};
 
-/// Asks for a notice; true: `stirred` says that something is there already.
+/// Requests a notice; true: `stirred` reports that something is there already.
 #[inline]
 pub(super) fn listen(word: &AtomicU32, stirred: impl FnOnce() -> bool) -> bool {
     // SYNC: SeqCst store before `stirred` (SeqCst loads); pairs with `owes`, which comes after a SeqCst store.
@@ -34,7 +33,7 @@ impl NotificationPage {
     #[cold]
     pub(super) fn post(&self, slot: u32) -> bool {
         let bit = slot as usize % BITS;
-        // SYNC: SeqCst throughout: map, then summary, so that whoever takes the summary finds the map; then `asleep`.
+        // SYNC: SeqCst throughout: map, then summary, so that the taker of the summary finds the map; then `asleep`.
         self.map[bit / 64].fetch_or(1 << (bit % 64), Ordering::SeqCst);
         self.summary.0.fetch_or(1 << (bit / 64), Ordering::SeqCst);
         self.asleep.0.load(Ordering::SeqCst) != 0 && self.asleep.0.swap(0, Ordering::SeqCst) != 0
@@ -43,7 +42,7 @@ impl NotificationPage {
     /// Owner: whether there are notices.
     #[inline]
     pub(super) fn has_notices(&self) -> bool {
-        // SYNC: Acquire is enough for a load that is repeated. A sleeper asks `sleep`.
+        // SYNC: Acquire is enough for a load that is repeated. A sleeper calls `sleep`.
         self.summary.0.load(Ordering::Acquire) != 0
     }
 

@@ -23,7 +23,7 @@ unsafe impl Send for Pair {}
 unsafe impl Sync for Pair {}
 
 impl Pair {
-    /// A new one, whose lines and cells exist, and the descriptor by which the peer maps it.
+    /// A new pair whose lines and cells have memory, and the descriptor by which the peer maps it.
     pub(super) fn create() -> Result<(Self, Fd), Errno> {
         let fd = Fd::from(mem::sealed_memfd(c"madrigal-pair", PAIR_BYTES)?);
         let pair = Self::map(&fd)?;
@@ -93,7 +93,7 @@ impl Pair {
         self.map.reserve(ring.offset(direction), ring.size())
     }
 
-    /// Gives the pages of a bulk ring back that nobody uses any more.
+    /// Gives back the pages of a bulk ring that is no longer used.
     pub(super) fn give_back(&self, ring: Ring, direction: usize) {
         self.map.give_back(ring.offset(direction), ring.size());
     }

@@ -1,4 +1,4 @@
-//! The port: which links it polls, of which it is notified, and what it tells the layer above.
+//! The port: which links it polls, of which it is notified, and what it reports to the layer above.
 
 use core::sync::atomic::Ordering;
 use std::collections::{HashMap, VecDeque};
@@ -6,7 +6,7 @@ use std::io::IoSlice;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use madrigal_base::node::{NodeAddress, NodeId};
-use madrigal_progress::message::{Explained, Link, LinkError, Port, Sent, SingleCopy, Sink};
+use madrigal_progress::message::{Explained, LinkError, LinkIndex, Port, Sent, SingleCopy, Sink};
 use madrigal_progress::wait::Peer as Seen;
 use madrigal_sys::fd::Fd;
 use madrigal_sys::{cpu, time};
@@ -28,7 +28,7 @@ pub(super) const CHECK_NS: u64 = 200_000;
 /// A watched link that was silent for so many of those is watched no more.
 const SILENT: u32 = 64;
 
-/// What is to be told or done at the next poll.
+/// What the next poll reports or does.
 pub(super) enum Event {
     /// A link is up.
     Up(u32),
@@ -43,7 +43,7 @@ pub(super) enum Event {
 /// A process's place.
 pub(super) struct Inbox {
     pub(super) me: NodeId,
-    /// On which others dial.
+    /// The socket on which others dial.
     pub(super) listener: Fd,
     pub(super) epoll: Fd,
     pub(super) page: PageMap,
@@ -100,7 +100,7 @@ impl Inbox {
     #[inline]
     fn visit(&mut self, index: u32, most: usize, sink: &mut dyn Sink) -> usize {
         let Some(up) = self.up(index) else { return 0 };
-        let visit = up.visit(Link(index), most, sink);
+        let visit = up.visit(LinkIndex(index), most, sink);
         up.active |= visit.frames > 0;
         if let Some(what) = visit.nonsense {
             self.break_off(index, what);
@@ -115,7 +115,7 @@ impl Inbox {
         self.events.push_back(Event::Down(index, error));
     }
 
-    /// What happened since the last poll, and links that have something though nobody polls them.
+    /// Handles the events since the last poll, and links that are not polled but sent a notice.
     #[cold]
     fn collect(&mut self, sink: &mut dyn Sink) -> usize {
         let mut done = 0;
@@ -128,7 +128,7 @@ impl Inbox {
         for slot in slots {
             let links = (slot as usize..self.peers.len()).step_by(BITS);
             for index in links {
-                // A notice may be about room, which is work to be done too.
+                // A notice may be about room, which is work, too.
                 done += 1 + self.visit(index as u32, BUDGET, sink);
                 self.settle(index as u32);
             }
@@ -140,7 +140,7 @@ impl Inbox {
         match event {
             Event::Up(index) => {
                 if let Some(Peer { node, phase: Phase::Up(_) }) = self.peers.get(index as usize) {
-                    sink.up(Link(index), *node);
+                    sink.up(LinkIndex(index), *node);
                     self.events.push_back(Event::Visit(index));
                 }
             }
@@ -151,7 +151,7 @@ impl Inbox {
             }
             Event::End(index, why) => {
                 if let Some(up) = self.up(index) {
-                    up.last_visit(Link(index), sink);
+                    up.last_visit(LinkIndex(index), sink);
                 }
                 if let Some(peer) = self.peers.get(index as usize) {
                     let node = peer.node;
@@ -163,10 +163,10 @@ impl Inbox {
         1
     }
 
-    /// A link is over; tells it.
+    /// Ends a link and reports it.
     fn finish(&mut self, index: u32, why: LinkError, sink: &mut dyn Sink) {
         if self.end(index, &why) {
-            sink.down(Link(index), why);
+            sink.down(LinkIndex(index), why);
         }
     }
 
@@ -186,7 +186,7 @@ impl Inbox {
         true
     }
 
-    /// From now on a link is watched, or we are told of what comes.
+    /// From now on a link is watched, or its peer sends notices.
     fn settle(&mut self, index: u32) {
         let room = self.watching < WATCHED;
         let Some(up) = self.up(index) else { return };
@@ -219,7 +219,7 @@ impl Inbox {
         }
     }
 
-    /// Once in a while: the clock, and what it says is due.
+    /// From time to time: reads the clock, and does what is due.
     #[cold]
     fn tick(&mut self) {
         let now = time::now_ns();
@@ -264,14 +264,14 @@ impl Inbox {
         Err(error)
     }
 
-    /// Looks at the descriptors if that was not done lately, so that a number of a dead process is not used when it is another's.
+    /// Reads the descriptors if that is due, so that no process number is used that another process has by now.
     fn refresh(&mut self) {
         if time::now_ns() >= self.next_check {
             self.check_descriptors();
         }
     }
 
-    fn copy(&mut self, link: Link, local: &[(u64, usize)], remote: &[(u64, usize)], write: bool) -> SingleCopy {
+    fn copy(&mut self, link: LinkIndex, local: &[(u64, usize)], remote: &[(u64, usize)], write: bool) -> SingleCopy {
         self.refresh();
         if self.events.iter().any(|event| matches!(event, Event::End(index, _) if *index == link.0)) {
             return SingleCopy::Failed;
@@ -291,21 +291,21 @@ impl Inbox {
 
 impl Port for Inbox {
     fn publish(&self, _address: &mut NodeAddress) {
-        // Who is on this host finds us by our id.
+        // Peers on this host find us by our id.
     }
 
-    fn link(&mut self, to: &NodeAddress) -> Result<Link, String> {
+    fn link(&mut self, to: &NodeAddress) -> Result<LinkIndex, String> {
         if let Some(&index) = self.known.get(&to.id) {
             return match self.peers.get(index as usize).map(|peer| &peer.phase) {
                 Some(Phase::Down(why)) => Err(why.to_string()),
-                _ => Ok(Link(index)),
+                _ => Ok(LinkIndex(index)),
             };
         }
-        self.dial(to.id).map(Link)
+        self.dial(to.id).map(LinkIndex)
     }
 
     #[inline]
-    fn send(&mut self, link: Link, head: &[u8], body: &[IoSlice<'_>], skip: usize) -> Result<Sent, LinkError> {
+    fn send(&mut self, link: LinkIndex, head: &[u8], body: &[IoSlice<'_>], skip: usize) -> Result<Sent, LinkError> {
         let Some(peer) = self.peers.get_mut(link.0 as usize) else {
             return Err(LinkError::Gone { node: self.me, why: "there is no such link".to_owned() });
         };
@@ -341,15 +341,15 @@ impl Port for Inbox {
         SHORT
     }
 
-    fn pull(&mut self, link: Link, remote: &[(u64, usize)], local: &[(u64, usize)]) -> SingleCopy {
+    fn pull(&mut self, link: LinkIndex, remote: &[(u64, usize)], local: &[(u64, usize)]) -> SingleCopy {
         self.copy(link, local, remote, false)
     }
 
-    fn push(&mut self, link: Link, local: &[(u64, usize)], remote: &[(u64, usize)]) -> SingleCopy {
+    fn push(&mut self, link: LinkIndex, local: &[(u64, usize)], remote: &[(u64, usize)]) -> SingleCopy {
         self.copy(link, local, remote, true)
     }
 
-    fn cut(&mut self, link: Link) {
+    fn cut(&mut self, link: LinkIndex) {
         let Some(peer) = self.peers.get(link.0 as usize) else { return };
         let why = LinkError::Gone { node: peer.node, why: "it was cut off here".to_owned() };
         self.end(link.0, &why);
@@ -365,7 +365,7 @@ impl Port for Inbox {
                 up.blocked = false;
                 return true;
             }
-            // Told by a notice; asked for again only after the next send that found no room.
+            // A notice comes; requested again only after the next send that found no room.
             up.blocked = false;
         }
         if !self.events.is_empty() || self.page.get().sleep() {
@@ -390,14 +390,14 @@ impl Port for Inbox {
         later.then_some(self.next_check)
     }
 
-    fn peer(&self, link: Link) -> Seen {
+    fn peer(&self, link: LinkIndex) -> Seen {
         match self.peers.get(link.0 as usize).map(|peer| &peer.phase) {
             Some(Phase::Up(up)) => up.seen(),
             _ => Seen::Unknown,
         }
     }
 
-    fn explain(&self, link: Link) -> Explained {
+    fn explain(&self, link: LinkIndex) -> Explained {
         let Some(peer) = self.peers.get(link.0 as usize) else { return Explained::default() };
         let rejected = |what: &str, why: &str| vec![(what.to_owned(), why.to_owned())];
         match &peer.phase {

@@ -1,31 +1,31 @@
-//! The receiving end of a direction. Whatever the peer writes, it reads inside the pair and tells frames that are well formed.
+//! The receiving end of a direction. Whatever the peer writes, it reads inside the pair and delivers well-formed frames.
 
 use core::sync::atomic::Ordering;
 
-use madrigal_progress::message::{Link, MAX_HEAD, Placement, Sink};
+use madrigal_progress::message::{LinkIndex, MAX_HEAD, Placement, Sink};
 
 use super::bulk::Ring;
 use super::bytes;
 use super::layout::{CELLS, Cell, INLINE, Key, Kind, ONE, Word};
 use super::pair::Pair;
 
-/// Bodies up to this many bytes are copied out and told whole; longer ones are copied to where they belong.
+/// Bodies up to this many bytes are copied out and delivered whole; longer ones are copied to their placement.
 const WHOLE: usize = 1 << 10;
-/// The writer learns of taken cells once so many were taken: it must find room for any frame when everything was taken.
+/// Taken cells are reported to the writer once they are so many: it must find room for any frame when everything was taken.
 const TELL: u64 = CELLS as u64 / 4;
 
 /// This process's memory of a direction it reads. Nothing of it is ever read back from shared memory.
 pub(super) struct Reader {
     direction: usize,
     key: Key,
-    /// Cells taken, and how many of them the writer was told of.
+    /// Cells taken, and how many of them were reported to the writer.
     cells: u64,
     reported: u64,
     ring: Ring,
     long: Option<Long>,
     /// Used again and again, so that no message needs memory of its own.
     spare: Placed,
-    /// The writer was told of room since this was last asked.
+    /// Room was reported to the writer since this was last read.
     pub(super) gave_room: bool,
 }
 
@@ -56,7 +56,7 @@ pub(super) struct Found<'a> {
 type Nonsense = &'static str;
 
 impl Reader {
-    /// The receiving end of direction `direction`, of which nothing was read.
+    /// The receiving end of direction `direction`; nothing was read yet.
     pub(super) fn new(direction: usize) -> Self {
         let (key, ring) = (Key::first(direction), Ring::default());
         Self { direction, key, cells: 0, reported: 0, ring, long: None, spare: Placed::default(), gave_room: false }
@@ -78,14 +78,14 @@ impl Reader {
         word.is(self.key).then_some(Found { cell, word, is_common: false })
     }
 
-    /// Takes the frame just found. `Err`: no honest peer sent it; nothing more is to be read.
+    /// Takes the frame just found. `Err`: no honest peer sent it; nothing more is read.
     #[inline]
     pub(super) fn take(
         &mut self,
         pair: &Pair,
         found: &Found<'_>,
         has_line: &mut bool,
-        link: Link,
+        link: LinkIndex,
         sink: &mut dyn Sink,
     ) -> Result<(), Nonsense> {
         let (kind, head, len) = found.word.parts().ok_or("a frame of no kind")?;
@@ -108,7 +108,7 @@ impl Reader {
         found: &Found<'_>,
         has_line: &mut bool,
         (kind, head, len): (Kind, usize, usize),
-        (link, sink): (Link, &mut dyn Sink),
+        (link, sink): (LinkIndex, &mut dyn Sink),
     ) -> Result<(), Nonsense> {
         if found.is_common {
             return Err("more than fits the common line");
@@ -147,26 +147,26 @@ impl Reader {
         }
         self.cells += cells as u64;
         if self.cells - self.reported >= TELL {
-            self.tell(pair);
+            self.send_ack(pair);
         }
     }
 
-    /// Tells the writer how many cells were taken.
+    /// Reports to the writer how many cells were taken.
     #[cold]
-    fn tell(&mut self, pair: &Pair) {
+    fn send_ack(&mut self, pair: &Pair) {
         self.reported = self.cells;
         // SYNC: SeqCst for `want` (see `notice`); the Release part pairs with the loads in `Writer`.
         pair.direction(self.direction).read.cells.store(self.cells, Ordering::SeqCst);
         self.gave_room = true;
     }
 
-    /// A frame whose body is in the bulk ring, or the first part of it.
+    /// A frame whose body, or its first part, is in the bulk ring.
     fn begin(
         &mut self,
         pair: &Pair,
         head: &[u8],
         (len, chunk): (u64, u64),
-        (link, sink): (Link, &mut dyn Sink),
+        (link, sink): (LinkIndex, &mut dyn Sink),
     ) -> Result<(), Nonsense> {
         let len = usize::try_from(len).ok().filter(|&len| len <= isize::MAX as usize).ok_or("a body without end")?;
         if self.long.is_some() {
@@ -178,14 +178,14 @@ impl Reader {
             // SAFETY: `from` is readable for `chunk` bytes inside the pair, and `bytes` is as long; a peer that writes meanwhile
             // spoils its own message.
             unsafe { bytes::copy_out(from, bytes.as_mut_ptr(), chunk) };
-            self.tell_bulk(pair);
+            self.ack_bulk(pair);
             sink.frame(link, head, &bytes[..chunk]);
             return Ok(());
         }
         let mut place = core::mem::take(&mut self.spare).cleared();
         sink.place(link, head, len, &mut place.placement);
         place.copy(from, chunk);
-        self.tell_bulk(pair);
+        self.ack_bulk(pair);
         if chunk == len {
             self.spare = place;
             sink.arrived(link, head);
@@ -198,11 +198,11 @@ impl Reader {
     }
 
     /// The next part of a body.
-    fn more(&mut self, pair: &Pair, chunk: u64, link: Link, sink: &mut dyn Sink) -> Result<(), Nonsense> {
+    fn more(&mut self, pair: &Pair, chunk: u64, link: LinkIndex, sink: &mut dyn Sink) -> Result<(), Nonsense> {
         let mut long = self.long.take().ok_or("the rest of nothing")?;
         let (from, chunk) = self.chunk(pair, chunk, long.left)?;
         long.place.copy(from, chunk);
-        self.tell_bulk(pair);
+        self.ack_bulk(pair);
         long.left -= chunk;
         if long.left == 0 {
             self.spare = long.place;
@@ -220,7 +220,7 @@ impl Reader {
         if old.class() != 0 {
             pair.give_back(old, self.direction);
         }
-        self.tell_bulk(pair);
+        self.ack_bulk(pair);
         Ok(())
     }
 
@@ -233,7 +233,7 @@ impl Reader {
         Ok((from, chunk))
     }
 
-    fn tell_bulk(&mut self, pair: &Pair) {
+    fn ack_bulk(&mut self, pair: &Pair) {
         // SYNC: SeqCst for `want` (see `notice`); the Release part pairs with the loads in `Writer`: the bytes were copied.
         pair.direction(self.direction).read.bulk.store(self.ring.word(), Ordering::SeqCst);
         self.gave_room = true;

@@ -18,7 +18,7 @@ pub(super) const SHORT: usize = 8 << 10;
 const CHUNK: usize = 16 << 10;
 /// A bulk ring found full this often makes room for a larger one.
 const OFTEN_FULL: u32 = 3;
-/// How many cells ahead of the one written the line is asked for.
+/// How many cells ahead of the one written the line is prefetched.
 const AHEAD: u64 = 3;
 
 /// Why nothing was sent and nothing can be.
@@ -41,19 +41,19 @@ pub(super) struct Writer {
     /// The reader's position in the bulk ring at our last read.
     read: u64,
     full: u32,
-    /// There is no larger ring to be had.
+    /// There can be no larger ring.
     largest: bool,
     pace: Pace,
 }
 
 impl Writer {
-    /// The sending end of direction `direction`, of which nothing was used.
+    /// The sending end of direction `direction`; nothing was sent yet.
     pub(super) fn new(direction: usize) -> Self {
         let (key, ring) = (Key::first(direction), Ring::default());
         Self { direction, key, cells: 0, taken: 0, ring, read: 0, full: 0, largest: false, pace: Pace::default() }
     }
 
-    /// Sends as [`Port::send`] says. `has_line`: whether the common line is ours to write; it is the peer's afterwards if it was used.
+    /// Sends as [`Port::send`] specifies. `has_line`: whether the common line is ours to write; it is the peer's afterwards if it was used.
     ///
     /// [`Port::send`]: madrigal_progress::message::Port::send
     #[inline]
@@ -152,7 +152,7 @@ impl Writer {
         let nonsense = Broken::Nonsense("an impossible position in the bulk ring");
         let (at, behind) = self.ring.chunk(chunk).ok_or(nonsense)?;
         if self.ring.has_room(behind, self.read) != Some(true) {
-            // SYNC: SeqCst for `want` (see `notice`); the Acquire part pairs with the store in `Reader::tell`: those bytes were read.
+            // SYNC: SeqCst for `want` (see `notice`); the Acquire part pairs with the store in `Reader::ack_bulk`: those bytes were read.
             self.read = pair.direction(self.direction).read.bulk.load(Ordering::SeqCst);
             if !self.ring.has_room(behind, self.read).ok_or(nonsense)? {
                 self.full += 1;
@@ -189,7 +189,7 @@ impl Writer {
         if end.wrapping_sub(self.taken) <= CELLS as u64 {
             return Ok(true);
         }
-        // SYNC: SeqCst for `want` (see `notice`); the Acquire part pairs with the store in `Reader::tell`: those cells were read.
+        // SYNC: SeqCst for `want` (see `notice`); the Acquire part pairs with the store in `Reader::send_ack`: those cells were read.
         let taken = pair.direction(self.direction).read.cells.load(Ordering::SeqCst);
         if self.cells.wrapping_sub(taken) > CELLS as u64 {
             return Err(Broken::Nonsense("more cells taken than were sent"));
@@ -198,7 +198,7 @@ impl Writer {
         Ok(end.wrapping_sub(taken) <= CELLS as u64)
     }
 
-    /// Whether a frame of any size may find room, as of now; also where the peer wrote nonsense, which a send will tell.
+    /// Whether a frame of any size may find room, as of now; also true if the peer wrote nonsense, which a send will report.
     pub(super) fn has_room(&mut self, pair: &Pair) -> bool {
         self.taken = self.cells.wrapping_sub(CELLS as u64);
         if !matches!(self.has_cells(pair, MOST), Ok(true) | Err(_)) {
@@ -297,8 +297,8 @@ fn copy_in(pace: &mut Pace, body: &[IoSlice<'_>], mut skip: usize, to: *mut u8, 
         let part = piece.get(skip..).unwrap_or_default();
         skip = skip.saturating_sub(piece.len());
         let n = part.len().min(len - done);
-        // SAFETY: `part` is readable for `n` bytes; `to` is room of `len` bytes in the bulk ring, just given by `bulk_room`, which
-        // nobody but a hostile peer writes, and that concerns its own messages only.
+        // SAFETY: `part` is readable for `n` bytes; `to` is room of `len` bytes in the bulk ring, just given by `bulk_room`. Only a hostile
+        // peer writes there too, and it spoils its own messages only.
         unsafe { pace.copy_in(part.as_ptr(), to.wrapping_add(done), n) };
         done += n;
     }

@@ -1,4 +1,4 @@
-//! What a port's epoll tells of: the listener, connections that are not up, links.
+//! What a port's epoll reports: the listener, connections that are not up, links.
 
 use madrigal_proto::reach::Key;
 use rustix::event::epoll::{EventData, EventFlags};
@@ -12,7 +12,7 @@ pub(super) const END: EventFlags = EventFlags::RDHUP.union(EventFlags::HUP).unio
 
 const OF_LISTENER: u64 = u64::MAX;
 
-/// Whom an event is about.
+/// The object of an event.
 pub(super) enum Whom {
     /// The listener.
     Listener,

@@ -1,9 +1,9 @@
 //! How fast the kernel sends on a connection: on short ways as fast as it can, on long ones as the system wants.
 //!
-//! BBR paces: it spreads packets over the time it thinks they need. That is right where queues on the way would overflow, but a way of
-//! some microseconds is over before it has measured anything, and a long message waits for timers. So where the system would use BBR a
-//! connection begins without it, and gets it once it is up if its round trip turns out to be long. Every other choice of the system's
-//! stays what it is. It must be made before a connection is up: once BBR has begun to pace, the pacing stays.
+//! BBR paces: it spreads packets over the time that it estimates. That is right where queues on the path would overflow. But a path of some
+//! microseconds is over before it has measured anything, and a long message waits for timers. So where the system would use BBR a
+//! connection begins without it, and gets it once it is up if its round trip is long. Every other choice of the system stays. The choice
+//! must be made before a connection is up: once BBR has begun to pace, the pacing stays.
 
 use std::os::fd::AsRawFd as _;
 
@@ -17,7 +17,7 @@ use super::super::socket;
 const SHORT_WAY_US: u32 = 500;
 /// What paces begins with this.
 const PACING: &str = "bbr";
-/// What does not, the better one first; the second one everybody may choose.
+/// Those that do not pace, the better one first; every user may choose the second one.
 const PLAIN: [&str; 2] = ["cubic", "reno"];
 
 /// For a socket that will connect or listen.
@@ -39,7 +39,7 @@ fn settle_for(socket: &Fd, round_trip_us: u32) {
     }
 }
 
-/// Has a connection use what it would have used without us.
+/// Gives a connection the congestion control that it would have used without us.
 fn restore(connection: &Fd) -> Result<(), Errno> {
     let usual = sockopt::tcp_congestion(socket(AddressFamily::INET)?)?;
     if usual.starts_with(PACING) {

@@ -1,5 +1,4 @@
-//! Connections that are not up yet: accepted, dialled, and what the machine of [`madrigal_proto::reach`] wants done with
-//! them.
+//! Connections that are not up yet: accepted, dialled, and the actions that the machine of [`madrigal_proto::reach`] requests.
 
 use core::net::SocketAddr;
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -19,16 +18,16 @@ use super::events;
 use super::listener::{Listener, dial};
 use super::sites::{Ask, Sites};
 
-/// Somebody who came in has so long to say who it is.
+/// How long an accepted peer may take to authenticate.
 const INTRODUCTION: u64 = 5_000_000_000;
-/// So many may be about to do so at once, fewer where few descriptors are allowed.
+/// So many may do so at once, fewer where few descriptors are allowed.
 const UNAUTHENTICATED: usize = 1024;
-/// So many come in at a time.
+/// So many are accepted at a time.
 const ACCEPTS: usize = 64;
-/// How long nobody is accepted when there is no descriptor for another one.
+/// How long no connection is accepted when there is no descriptor for another one.
 const SHUT: u64 = 100_000_000;
 
-/// What came of an attempt.
+/// The outcome of an attempt.
 pub(super) enum Outcome {
     /// The connection with that node, and how it goes where it is by the daemon.
     Up(NodeId, Fd, Option<Box<str>>),
@@ -42,13 +41,13 @@ pub(super) struct Handshakes {
     pub(super) sites: Sites,
     reach: Reach,
     halves: HashMap<Key, Half>,
-    /// The addresses of nodes that are looked for, where nothing but addresses can lead there.
+    /// The addresses of nodes being dialled, where nothing but addresses can lead there.
     places: HashMap<NodeId, Vec<SocketAddr>>,
     /// Those of them that refused when they were tried last.
     refused: HashSet<SocketAddr>,
-    /// Those of them the kernel told about.
+    /// Those of them that epoll reported.
     ready: HashSet<Key>,
-    /// Somebody waits at the listener.
+    /// A connection waits at the listener.
     knock: bool,
     shut_until: u64,
     outcomes: VecDeque<Outcome>,
@@ -56,12 +55,12 @@ pub(super) struct Handshakes {
 
 struct Half {
     socket: Fd,
-    /// Whom we have dialled.
+    /// The address dialled.
     to: Option<SocketAddr>,
     connecting: bool,
-    /// What the daemon has been asked.
+    /// The daemon's answer so far.
     ask: Option<Ask>,
-    /// How it goes, by the daemon.
+    /// How the daemon carries it.
     by: Option<Box<str>>,
 }
 
@@ -102,7 +101,7 @@ impl Handshakes {
         }
     }
 
-    /// Begins to look for a node.
+    /// Begins to dial a node.
     pub(super) fn seek(&mut self, epoll: &Fd, node: NodeId, ways: &[(Way, Wish)], now: u64) {
         let place = |(way, wish): &(Way, Wish)| match way {
             Way::At(address) if *wish == Wish::Wanted => Some(*address),
@@ -115,13 +114,13 @@ impl Handshakes {
         self.act(epoll, now);
     }
 
-    /// The connection with a node was lost, and another one is to go on with it.
+    /// The connection with a node was lost; another one shall continue it.
     pub(super) fn seek_again(&mut self, epoll: &Fd, node: NodeId, ways: &[(Way, Wish)], now: u64) {
         self.reach.seek_again(node, ways, now);
         self.act(epoll, now);
     }
 
-    /// Looks for a better connection.
+    /// Tries to find a better connection.
     pub(super) fn improve(&mut self, epoll: &Fd, node: NodeId, ways: &[(Way, Wish)], (patience, now): (u64, u64)) {
         self.reach.improve(node, ways, patience, now);
         self.act(epoll, now);
@@ -137,7 +136,7 @@ impl Handshakes {
         self.reach.renew(node, now);
     }
 
-    /// The kernel told of the listener (`None`) or of a connection.
+    /// The kernel reported the listener (`None`) or a connection.
     pub(super) fn note(&mut self, key: Option<Key>) {
         match key {
             Some(key) if self.halves.contains_key(&key) => drop(self.ready.insert(key)),
@@ -169,7 +168,7 @@ impl Handshakes {
         self.act(epoll, now);
     }
 
-    /// What came of it, one by one.
+    /// The outcomes, one by one.
     pub(super) fn outcome(&mut self) -> Option<Outcome> {
         self.outcomes.pop_front()
     }
@@ -181,7 +180,7 @@ impl Handshakes {
         self.act(epoll, time::now_ns());
     }
 
-    /// What was tried for a node and did not do.
+    /// The failed attempts for a node.
     pub(super) fn rejected(&self, node: NodeId) -> Vec<(String, String)> {
         self.reach.rejected(node)
     }
@@ -193,7 +192,7 @@ impl Handshakes {
                 Ok(Some(socket)) => {
                     let direct = !peer_of(&socket).is_some_and(|from| self.sites.is_daemon(from.ip()));
                     let key = self.reach.accepted(direct, now);
-                    // One who had to go for this one has left before it is looked at.
+                    // A connection that was dropped in favour of this one is closed before this one is handled.
                     self.act(epoll, now);
                     self.watch(epoll, key, Half::new(socket, false));
                     self.handle(epoll, key, now);
@@ -250,7 +249,7 @@ impl Handshakes {
         self.act(epoll, now);
     }
 
-    /// A connection is over, or is ours no more; whether it was refused.
+    /// A connection ended, or is ours no more; `refused`: whether it was refused.
     fn forget(&mut self, key: Key, refused: bool) -> Option<Half> {
         let half = self.halves.remove(&key)?;
         if let Some(to) = half.to {
@@ -267,7 +266,7 @@ impl Handshakes {
         }
     }
 
-    /// A node is not looked for any more; whether every address of its refused at last.
+    /// A node is not dialled any more; whether all its addresses refused at the last attempt.
     fn is_absent(&mut self, node: NodeId) -> bool {
         let places = self.places.remove(&node).unwrap_or_default();
         let absent = !places.is_empty() && places.iter().all(|place| self.refused.contains(place));
@@ -289,7 +288,7 @@ impl Handshakes {
         }
     }
 
-    /// Does what the machine wants done.
+    /// Does what the machine requests.
     fn act(&mut self, epoll: &Fd, now: u64) {
         while let Some(action) = self.reach.action() {
             match action {

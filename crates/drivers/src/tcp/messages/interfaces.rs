@@ -2,7 +2,7 @@
 //!
 //! The order is a guess (hardware before bridges and tunnels, fast before slow, a route to elsewhere before none); it only decides
 //! what is tried a moment earlier. Nothing is left out but what the user does not want, and loopback where there is anything else.
-//! The kernel is asked by rtnetlink(7).
+//! The kernel is queried by rtnetlink(7).
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -28,7 +28,7 @@ pub(super) fn addresses(nets: &Nets) -> Result<Vec<IpAddr>, Errno> {
     Ok(host.usable(nets))
 }
 
-/// What the kernel told.
+/// What the kernel reported.
 #[derive(Default)]
 struct Host {
     interfaces: HashMap<u32, Interface>,
@@ -45,7 +45,7 @@ struct Interface {
     routed: bool,
 }
 
-/// How likely an address is to do: the less the likelier.
+/// How likely an address is to work: the less the likelier.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 struct Worth {
     no_carrier: bool,
@@ -149,7 +149,7 @@ impl Interface {
     }
 }
 
-/// Megabits a second, 0 where nobody knows.
+/// Megabits a second, 0 where unknown.
 fn speed(name: &str) -> u32 {
     let mut text = [0u8; 16];
     let mut read = || {
@@ -161,7 +161,7 @@ fn speed(name: &str) -> u32 {
     read().and_then(|speed| u32::try_from(speed).ok()).unwrap_or(0)
 }
 
-/// Asks for a list and gives every message of the answer to `handle`: its type, and what follows its header.
+/// Requests a list and passes every message of the answer to `handle`: its type, and what follows its header.
 fn ask(socket: &Fd, question: u16, handle: &mut dyn FnMut(u16, &[u8])) -> Result<(), Errno> {
     let mut request = [0u8; HEADER + 4];
     request[0] = (HEADER + 4) as u8;

@@ -11,7 +11,7 @@ use std::io::IoSlice;
 use std::os::fd::AsFd as _;
 
 use madrigal_base::node::{NodeAddress, NodeId};
-use madrigal_progress::message::{Link, LinkError, MAX_HEAD, Placement, Sent, Sink};
+use madrigal_progress::message::{LinkError, LinkIndex, MAX_HEAD, Placement, Sent, Sink};
 use madrigal_proto::frame::{self, Front, PREFIX};
 use madrigal_sys::fd::Fd;
 use madrigal_sys::{Errno, piece, raw};
@@ -54,11 +54,11 @@ pub(super) struct Lane {
     /// The rest of a frame that was taken, and how much of it is sent.
     rest: Vec<u8>,
     rest_sent: usize,
-    /// The kernel had no room; it will tell.
+    /// The kernel had no room; it will report when it has.
     pub(super) full: bool,
     /// Sending failed: the link is down once what has come is read.
     broken: Option<Errno>,
-    /// The beginning of a frame that has not come whole, and how much there must be to see more of it.
+    /// The beginning of a frame that has not come whole, and how many bytes are needed to parse more of it.
     begun: Vec<u8>,
     needs: usize,
     long: Option<Long>,
@@ -66,20 +66,20 @@ pub(super) struct Lane {
     sips: u8,
     /// It is among those to be visited.
     pub(super) queued: bool,
-    /// The kernel told of an end: it must be read for.
+    /// The kernel reported an end: reading must go on up to it.
     pub(super) ending: bool,
     /// The link can go on over another connection.
     pub(super) resumption: Option<Box<Resumption>>,
     /// The connection before this one.
     before: Option<Fd>,
-    /// How to dial the peer, where it has said so.
+    /// How to dial the peer, where it has sent that.
     pub(super) about: Option<Box<NodeAddress>>,
     /// Bytes of the stream that were sent before it could be resumed, and that have come.
     sent: u64,
     received: u64,
     /// The rest of a long frame is the caller's to send next.
     open: bool,
-    /// It was told that nobody answers.
+    /// It was reported as silent.
     pub(super) silent: bool,
 }
 
@@ -132,7 +132,7 @@ impl Lane {
         LinkError::Gone { node: self.node, why: why.to_string() }
     }
 
-    /// The kernel gave the connection up: because nobody answers, or because it was ended.
+    /// The kernel gave the connection up: because the peer does not answer, or because it was ended.
     fn lost(&self, errno: Errno) -> LinkError {
         match errno {
             Errno::TIMEDOUT | Errno::HOSTUNREACH | Errno::NETUNREACH | Errno::HOSTDOWN => {
@@ -304,8 +304,13 @@ impl Lane {
         self.broken.is_some()
     }
 
-    /// Reads what has come and tells it, bounded. `Err`: that was all there will ever be.
-    pub(super) fn receive(&mut self, link: Link, buffer: &mut [u8], sink: &mut dyn Sink) -> Result<Visit, LinkError> {
+    /// Reads what has come and delivers it, bounded. `Err`: no more will ever come.
+    pub(super) fn receive(
+        &mut self,
+        link: LinkIndex,
+        buffer: &mut [u8],
+        sink: &mut dyn Sink,
+    ) -> Result<Visit, LinkError> {
         let mut visit = Visit::default();
         if self.resumption.is_some() && !self.handle_word()? {
             return Ok(visit);
@@ -316,7 +321,7 @@ impl Lane {
                 None => self.read_frames(link, buffer, sink, &mut visit)?,
             };
             self.received += got as u64;
-            // A read that gave less than it could found everything there was, but for an end of which we know.
+            // A read shorter than asked has emptied the socket. Only if an end was reported must reading go on.
             if got == 0 || (got < asked && !self.ending) {
                 visit.again = false;
                 return Ok(visit);
@@ -343,10 +348,10 @@ impl Lane {
         }
     }
 
-    /// Reads where no long body is on its way: what was asked for, and what came.
+    /// Reads while no long body is on its way: how much was asked for, and how much came.
     fn read_frames(
         &mut self,
-        link: Link,
+        link: LinkIndex,
         buffer: &mut [u8],
         sink: &mut dyn Sink,
         visit: &mut Visit,
@@ -366,8 +371,14 @@ impl Lane {
         Ok((asked, got))
     }
 
-    /// Tells the frames that lie one after the other in `bytes`, and keeps what is left.
-    fn cut(&mut self, link: Link, mut bytes: &[u8], sink: &mut dyn Sink, visit: &mut Visit) -> Result<(), LinkError> {
+    /// Delivers the frames that lie one after the other in `bytes`, and keeps what is left.
+    fn cut(
+        &mut self,
+        link: LinkIndex,
+        mut bytes: &[u8],
+        sink: &mut dyn Sink,
+        visit: &mut Visit,
+    ) -> Result<(), LinkError> {
         if self.resumption.is_some() {
             self.judge(bytes);
         }
@@ -422,10 +433,10 @@ impl Lane {
         self.begun.extend(bytes);
     }
 
-    /// Begins with a long body, of which the first bytes are here; gives what lies behind it if it is here whole.
+    /// Begins a long body, whose first bytes are here; returns what lies behind it if it is here whole.
     fn place<'a>(
         &mut self,
-        link: Link,
+        link: LinkIndex,
         head: &[u8],
         len: u64,
         bytes: &'a [u8],
@@ -455,7 +466,7 @@ impl Lane {
     /// Reads the rest of a long body, and a little of what comes behind it.
     fn read_long(
         &mut self,
-        link: Link,
+        link: LinkIndex,
         mut long: Long,
         buffer: &mut [u8],
         sink: &mut dyn Sink,
@@ -464,13 +475,13 @@ impl Lane {
         let room = piece::total(&self.placement).saturating_sub(long.at);
         let tail = buffer.get_mut(..SIP).unwrap_or_default();
         let (asked, read) = if room == 0 {
-            // Of other streams than TCP's less is thrown away at once than is asked for.
+            // Streams other than TCP discard less per call than asked: 1, so that any count means that more may be there.
             (1, raw::discard(self.socket.as_raw_fd(), long.left))
         } else {
             let limit = room.min(long.left);
-            // Where the placement is too small nothing may be read behind it.
+            // If the placement is too small, nothing may be read behind it.
             let tail = if limit < long.left { &mut tail[..0] } else { &mut *tail };
-            // Of too many pieces for one call nobody knows how much they would have taken.
+            // One call takes only some of so many pieces, so its limit is unknown: 1 means that more may be there.
             let asked = if self.placement.len() > PIECES { 1 } else { limit + tail.len() };
             (asked, piece::receive(self.socket.as_fd(), &self.placement, long.at, limit, tail))
         };
@@ -481,7 +492,7 @@ impl Lane {
         let got = match came {
             Ok(got) => got,
             Err(why) => {
-                // It may go on over another one.
+                // The link may go on over another connection.
                 self.long = Some(long);
                 return Err(why);
             }

@@ -1,4 +1,4 @@
-//! The one socket of a process on which others come in.
+//! The listening socket of a process.
 
 use core::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::time::Duration;
@@ -12,11 +12,11 @@ use super::super::socket::os;
 use super::super::{family, own, socket};
 use super::flow;
 
-/// Connections the kernel keeps for us while we look elsewhere (listen(2) lowers it to the system's limit).
+/// Connections the kernel queues until they are accepted (listen(2) lowers it to the system's limit).
 const BACKLOG: i32 = 4096;
 /// A peer whose bytes are not acknowledged for so long is cut off.
 const CUT_OFF: Duration = Duration::from_secs(20);
-/// A peer that has been quiet for so long is asked whether it lives, and then so often.
+/// A peer that has been quiet for so long is probed, and then so often.
 const QUIET: Duration = Duration::from_secs(10);
 const ASK_AGAIN: Duration = Duration::from_secs(3);
 const ASK_TIMES: u32 = 4;
@@ -38,7 +38,7 @@ impl Listener {
         if ranges.is_empty() {
             return Self::at(0).map_err(|errno| format!("cannot listen: {}", os(errno)));
         }
-        // Processes of one host take different ports: each begins somewhere else to look.
+        // Processes of one host take different ports: each begins its search somewhere else.
         let count: usize = ranges.iter().map(|(low, high)| usize::from(high - low) + 1).sum();
         let ports = || ranges.iter().flat_map(|&(low, high)| low..=high);
         let from = madrigal_sys::process::random() as usize % count.max(1);
@@ -67,7 +67,7 @@ impl Listener {
             sockopt::set_ipv6_v6only(&fd, false)?;
         }
         sockopt::set_socket_reuseaddr(&fd, true)?;
-        // Whoever comes in begins like the listener.
+        // Accepted connections inherit the congestion control.
         flow::begin(&fd);
         rustix::net::bind(&fd, &at)?;
         rustix::net::listen(&fd, BACKLOG)?;
@@ -75,13 +75,13 @@ impl Listener {
         Ok(Self { fd, port, v4_only: at.is_ipv4() })
     }
 
-    /// The next who came in; `None`: nobody.
+    /// The next accepted connection; `None`: there is none.
     pub(super) fn accept(&self) -> Result<Option<Fd>, Errno> {
         loop {
             match rustix::net::accept_with(&self.fd, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC) {
                 Ok(fd) => return Ok(Some(prepared(Fd::from(fd)))),
                 Err(Errno::AGAIN) => return Ok(None),
-                // Too many descriptors or no memory: whoever came waits.
+                // Too many descriptors or no memory: the connection waits.
                 Err(errno @ (Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM)) => return Err(errno),
                 // An attempt that failed on the way (accept(2), "Error handling"): the next one.
                 Err(_) => {}

@@ -1,15 +1,15 @@
 //! The `tcp` driver of messages: frames between the processes of a job, one connection for each pair of them that talks.
 //!
 //! ```text
-//!   port --- handshakes: listener, dialling, who is who (proto::reach)      interfaces: under which addresses others may reach us
+//!   port --- handshakes: listener, dialling, authentication (proto::reach)  interfaces: under which addresses others may reach us
 //!     |                '--- sites: this host's daemon, which leads to hosts of other sites
 //!     |----- lane, lane, ...: a connection that is up (proto::frame)
 //!     |----- flow: how the kernel sends     place: where bodies lie in its memory
 //!     |----- resumption: what lets a link by the daemon go on over another connection
-//!     '----- pace: when to look
+//!     '----- pace: when to read
 //! ```
-//! A process publishes every address it has. Whoever wants it tries them all; who answers must prove to be the node that is meant, and
-//! so must who comes, by whatever way. Either side may open, and of several connections between two processes exactly one is kept.
+//! A process publishes every address it has. A peer tries all of them. Both sides must prove their node id, whatever path the connection
+//! takes. Either side may open, and of several connections between two processes exactly one is kept.
 
 mod events;
 mod flow;
@@ -44,7 +44,7 @@ impl MessageDriver for Tcp {
     }
 
     fn open(&self, me: NodeId, place: &Place) -> Result<Box<dyn Port>, String> {
-        // Where the kernel may not be asked for its addresses (a sandbox), the likely one must do.
+        // Where the kernel's addresses may not be queried (a sandbox), the likely one must do.
         let addresses = interfaces::addresses(&place.network.nets)
             .unwrap_or_else(|_| listener::likely_address().into_iter().collect());
         let sites = sites::Sites::find(&place.daemons, madrigal_sys::time::now_ns());

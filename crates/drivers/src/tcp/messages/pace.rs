@@ -106,14 +106,14 @@ impl Pace {
         self.stir();
     }
 
-    /// Something cannot be sent until the kernel tells that there is room: all sockets are read next.
+    /// Nothing can be sent until the kernel reports room: all sockets are read next.
     #[inline]
     pub(super) fn stuck(&mut self) {
         self.reads = SCAN_EVERY;
         self.stir();
     }
 
-    /// That link is no more.
+    /// That link has ended.
     pub(super) fn forget(&mut self, link: u32) {
         self.hot = self.hot.filter(|hot| *hot != link);
     }

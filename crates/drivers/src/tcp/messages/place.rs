@@ -1,11 +1,11 @@
 //! Where bodies lie in the kernel's memory, so that they are copied there and out again at full speed.
 //!
-//! The kernel copies by `rep movsb` where the processor says that it is fast. On AMD's Zen 3 and Zen 4 it is, but where the target lies 1
-//! to 31 bytes behind the source, both counted from the beginning of their pages: then it is ten times slower (2.2 instead of 20 to 38
-//! GB/s were measured). The memory a socket's bytes are copied to is used from the beginning of a page on once its last user is gone,
-//! which holds for whoever sends a message after the answer to the one before. So the bytes before a body say where it lies. Large
-//! buffers mostly begin 16 bytes behind a page, for that is what malloc(3) gives, heads are 16 to 40 bytes long, and so the worst case
-//! would be the usual one. Some padding makes it rare. Elsewhere it does no harm.
+//! The kernel copies by `rep movsb` where the processor reports that it is fast. On AMD's Zen 3 and Zen 4 it is, except where the target
+//! lies 1 to 31 bytes behind the source, both counted from the beginning of their pages: then it is ten times slower (2.2 instead of 20 to
+//! 38 GB/s were measured). The memory a socket's bytes are copied to is used from the beginning of a page on once its last user is gone.
+//! That is so for a sender that waits for an answer before its next message. So the bytes before a body decide where it lies. Large buffers
+//! mostly begin 16 bytes behind a page, as malloc(3) returns them. Heads are 16 to 40 bytes long. So the worst case would be the usual one.
+//! Some padding makes it rare. Elsewhere it does no harm.
 
 use std::io::IoSlice;
 
@@ -13,9 +13,9 @@ use madrigal_proto::frame;
 
 /// What padding is made of.
 pub(super) const ZEROS: [u8; frame::MAX_PADDING] = [0; frame::MAX_PADDING];
-/// Where a body is to lie: far enough behind all the places where buffers usually begin.
+/// Where a body should lie: far enough behind all the places where buffers usually begin.
 pub(super) const USUAL: usize = 128;
-/// Where it is to lie if its buffer begins near the former.
+/// Where it should lie if its buffer begins near the former.
 const OTHER: usize = 256;
 /// What is near: in front of it copying out may be slow, behind it copying in.
 const NEAR: usize = 32;

@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd};
 
 use madrigal_base::network::Network;
 use madrigal_base::node::{NodeAddress, NodeId};
-use madrigal_progress::message::{Explained, Link, LinkError, Port, Sent, Sink};
+use madrigal_progress::message::{Explained, LinkError, LinkIndex, Port, Sent, Sink};
 use madrigal_proto::race::{Way, Wish};
 use madrigal_sys::fd::Fd;
 use madrigal_sys::{Errno, tcp, time};
@@ -35,9 +35,9 @@ use super::sites::Sites;
 const EVENTS: usize = 64;
 /// Links visited in one poll.
 const VISITS: usize = 64;
-/// Asking costs a round trip and three small frames; keeping a body of this size, if nobody wants it yet, costs as much.
+/// A rendezvous costs a round trip and three small frames; keeping an unexpected body of this size costs as much.
 const UNASKED: usize = 1 << 20;
-/// How long the end of a port may take to get rid of what was taken.
+/// How long the end of a port may take to deliver what was taken.
 const LEAVE_NS: u64 = 5_000_000_000;
 
 /// The port.
@@ -55,19 +55,19 @@ pub(super) struct TcpPort {
     pace: Pace,
     /// A link that was full has room.
     room: bool,
-    /// The last read took everything from a socket. Callers read until they find nothing, and the next read would only tell them that, for
-    /// the price of a system call between a message and its answer.
+    /// The last read emptied a socket. Callers read until they find nothing. Another read would only show that, and cost a system call
+    /// between a message and its answer.
     drained: bool,
     better: Better,
     silent: Silent,
 }
 
-/// A peer: looked for while it has neither a lane nor an end.
+/// A peer: being dialled while it has neither a lane nor an end.
 struct Peer {
     node: NodeId,
     lane: Option<Box<Lane>>,
     end: Option<LinkError>,
-    /// How it goes, where the daemon carries it.
+    /// How the daemon carries it, where it does.
     by: Option<Box<str>>,
     /// Where it can be found, where a daemon may carry it.
     address: Option<Box<NodeAddress>>,
@@ -138,7 +138,7 @@ impl TcpPort {
         found + self.progress_handshakes(sink)
     }
 
-    /// Asks the kernel what has happened.
+    /// Takes events from the kernel.
     fn collect(&mut self) {
         let mut space = [MaybeUninit::uninit(); EVENTS];
         loop {
@@ -178,7 +178,7 @@ impl TcpPort {
         let Some(peer) = self.links.get_mut(link as usize) else { return 0 };
         let Some(lane) = peer.lane.as_deref_mut() else { return 0 };
         let offset = place::offset(&self.buffer);
-        match lane.receive(Link(link), self.buffer.get_mut(offset..).unwrap_or_default(), sink) {
+        match lane.receive(LinkIndex(link), self.buffer.get_mut(offset..).unwrap_or_default(), sink) {
             Ok(visit) => {
                 if visit.again && !core::mem::replace(&mut lane.queued, true) {
                     self.ready.push_back(link);
@@ -203,7 +203,7 @@ impl TcpPort {
     #[cold]
     fn end(&mut self, link: u32, why: LinkError, sink: &mut dyn Sink) {
         if self.close(link, why.clone()) {
-            sink.down(Link(link), why);
+            sink.down(LinkIndex(link), why);
         }
     }
 
@@ -222,7 +222,7 @@ impl TcpPort {
         true
     }
 
-    /// Does what is to be done for connections that are not up.
+    /// Handles connections that are not up.
     fn progress_handshakes(&mut self, sink: &mut dyn Sink) -> usize {
         let deadline = self.deadline();
         if deadline.is_none() && !self.handshakes.is_busy() {
@@ -269,14 +269,14 @@ impl TcpPort {
             (peer.lane, peer.by) = (Some(lane), by);
         }
         self.ready.push_back(link);
-        sink.up(Link(link), node);
+        sink.up(LinkIndex(link), node);
         if let Err(errno) = watched {
             let why = format!("cannot watch its socket: {}", os(errno));
             self.end(link, LinkError::Gone { node, why }, sink);
         }
     }
 
-    /// Where a node may be found, and whether the user wants to look there.
+    /// The ways to a node, and whether the user wants each.
     fn ways(&mut self, to: &NodeAddress) -> Vec<(Way, Wish)> {
         let daemon = self.handshakes.sites.way(to, time::now_ns());
         let wish = daemon.as_ref().map_or(Wish::Wanted, |(_, wish)| *wish);
@@ -304,13 +304,13 @@ impl Port for TcpPort {
         }
     }
 
-    fn link(&mut self, to: &NodeAddress) -> Result<Link, String> {
+    fn link(&mut self, to: &NodeAddress) -> Result<LinkIndex, String> {
         if to.id == self.me {
             return Err("it is this process".to_owned());
         }
         if let Some(&link) = self.known.get(&to.id) {
             self.handshakes.renew(to.id, time::now_ns());
-            return Ok(Link(link));
+            return Ok(LinkIndex(link));
         }
         let ways = if to.port == 0 { Vec::new() } else { self.ways(to) };
         if ways.is_empty() {
@@ -324,18 +324,18 @@ impl Port for TcpPort {
         }
         self.handshakes.seek(&self.epoll, to.id, &ways, time::now_ns());
         self.pace.stir();
-        Ok(Link(link))
+        Ok(LinkIndex(link))
     }
 
     #[inline]
-    fn send(&mut self, link: Link, head: &[u8], body: &[IoSlice<'_>], skip: usize) -> Result<Sent, LinkError> {
+    fn send(&mut self, link: LinkIndex, head: &[u8], body: &[IoSlice<'_>], skip: usize) -> Result<Sent, LinkError> {
         let Some(peer) = self.links.get_mut(link.0 as usize) else { return Ok(Sent::Part(0)) };
         let Some(lane) = peer.lane.as_deref_mut() else {
             return peer.end.clone().map_or(Ok(Sent::Part(0)), Err);
         };
         let sent = lane.send(head, body, skip);
         if (sent.is_err() || lane.is_broken()) && !core::mem::replace(&mut lane.queued, true) {
-            // What has come is read before the end is told.
+            // What has come is read before the end is reported.
             self.ready.push_back(link.0);
         }
         match sent {
@@ -362,7 +362,7 @@ impl Port for TcpPort {
         UNASKED
     }
 
-    fn cut(&mut self, link: Link) {
+    fn cut(&mut self, link: LinkIndex) {
         if let Some(node) = self.links.get(link.0 as usize).map(|peer| peer.node) {
             self.close(link.0, LinkError::Gone { node, why: "the link was cut here".to_owned() });
         }
@@ -396,7 +396,7 @@ impl Port for TcpPort {
         self.handshakes.deadline().into_iter().chain(ours).min()
     }
 
-    fn explain(&self, link: Link) -> Explained {
+    fn explain(&self, link: LinkIndex) -> Explained {
         let Some(peer) = self.links.get(link.0 as usize) else { return Explained::default() };
         let path = match (&peer.lane, &peer.by) {
             (Some(lane), _) if lane.is_away() => LOST.to_owned(),
@@ -425,7 +425,7 @@ fn path(socket: &Fd) -> String {
 }
 
 impl Drop for TcpPort {
-    /// Frames that were taken are still delivered: waits, a little, for a peer whose system has not got them yet.
+    /// Frames that were taken are still delivered: waits, a little, for a peer whose system has not acknowledged them yet.
     fn drop(&mut self) {
         let lanes = self.links.iter_mut().filter_map(|peer| peer.lane.take());
         let mut leaving: Vec<_> = lanes.map(|lane| (lane, false)).collect();
@@ -438,7 +438,7 @@ impl Drop for TcpPort {
             let flags = |closed| if closed { PollFlags::IN } else { PollFlags::IN | PollFlags::OUT };
             let watched = leaving.iter().take(EVENTS);
             let mut fds: Vec<_> = watched.map(|(lane, closed)| PollFd::new(&lane.socket, flags(*closed))).collect();
-            // An acknowledgement wakes nobody: try again soon.
+            // An acknowledgement wakes no poll: try again soon.
             match poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 1_000_000 })) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(_) => return,
@@ -464,7 +464,7 @@ impl TcpPort {
                 let tried = format!("no answer from its host for {seconds} s");
                 self.lose(link, LinkError::Unreachable { node, tried, absent: false }, sink);
             } else if is_new {
-                sink.silent(Link(link), seconds);
+                sink.silent(LinkIndex(link), seconds);
             }
         }
     }

@@ -1,11 +1,11 @@
-//! What lets a link go on over another connection, where the one it has may be lost or bettered: one by the daemon.
+//! How a link goes on over another connection, where the present one may be lost or improved: one by the daemon.
 //!
-//! Every byte sent is kept until the peer has told that it came. On the next connection each side first says how many bytes it has, and
-//! whether it knows that the daemon carries this one too; then the stream goes on from there, in the middle of a frame if need be. So none
-//! is lost or comes twice. Where the new connection is a direct one, nothing is kept any more once everything has gone out on it.
+//! Every byte sent is kept until the peer has acknowledged it. On the next connection each side first sends how many bytes it has, and
+//! whether it knows that the daemon carries this one too. Then the stream goes on from there, even in the middle of a frame. So no byte is
+//! lost or comes twice. If the new connection is a direct one, nothing is kept any more once everything has gone out on it.
 //!
 //! ```text
-//!   who dialled by the daemon:  About address of ours     both, in the stream:  Have n     Bye
+//!   the side that dialled by the daemon:  About address of ours     both, in the stream:  Have n     Bye
 //!   both, first on a further connection:  MAGIC, bytes received, 1 where the daemon carries it
 //! ```
 
@@ -17,9 +17,9 @@ use madrigal_proto::frame;
 
 /// Bytes that may be kept before no more frames are taken.
 const MOST: usize = 16 << 20;
-/// What was received is told in such steps.
+/// Received bytes are acknowledged in such steps.
 const STEP: u64 = 1 << 20;
-/// After so many connections on which the peer said nothing there is no other.
+/// After so many connections in a row without a word from the peer no other is tried.
 const MEETS: u32 = 8;
 /// Bytes of a word.
 pub(super) const WORD: usize = 24;
@@ -69,7 +69,7 @@ pub(super) enum Stage {
     Together,
     /// On none.
     Away,
-    /// On one where the peer has not said yet how much it has.
+    /// On a connection where the peer has not sent yet how much it has.
     Asked,
 }
 
@@ -81,18 +81,18 @@ pub(super) struct Resumption {
     base: u64,
     /// ... and how many of them went out on this connection.
     out: usize,
-    /// What the peer was told to have come.
+    /// How many received bytes were acknowledged.
     reported: u64,
     pub(super) stage: Stage,
     /// We know that the daemon carries the connection.
     by_daemon: bool,
-    /// Both sides know that nobody does.
+    /// Both sides know that no daemon does.
     direct: bool,
     pub(super) bye: bool,
     /// It is not known yet whether the peer keeps anything.
     unsure: bool,
     word: Vec<u8>,
-    /// Connections in a row on which the peer said nothing.
+    /// Connections in a row on which the peer sent nothing.
     meets: u32,
 }
 
@@ -114,17 +114,18 @@ impl Resumption {
         }
     }
 
-    /// It may be that the peer dialled by the daemon: if so it says that first.
+    /// The peer may have dialled by the daemon: if so, its first note shows it.
     pub(super) fn suspect(&mut self) {
         self.unsure = true;
     }
 
-    /// Whether it did is not known yet.
+    /// Whether that is still unknown.
     pub(super) fn is_unsure(&self) -> bool {
         self.unsure
     }
 
-    /// It shows whether the peer dialled by the daemon; if not, nothing is kept once all of it is out. That it did is believed later, too.
+    /// It is known whether the peer dialled by the daemon; if not, nothing is kept once all of it is out. A later report that it did
+    /// counts, too.
     pub(super) fn settle(&mut self, by_daemon: bool) {
         if core::mem::take(&mut self.unsure) || by_daemon {
             self.direct = !by_daemon;
@@ -163,7 +164,7 @@ impl Resumption {
         self.out += count;
     }
 
-    /// Whether the link can go on over another connection. Who closes one after the other wants none.
+    /// Whether the link can go on over another connection. A peer that closes them one after the other wants none.
     pub(super) fn can_go_on(&self) -> bool {
         !self.bye && !self.unsure && self.meets < MEETS
     }
@@ -187,7 +188,7 @@ impl Resumption {
         true
     }
 
-    /// What to tell the peer of `received` bytes, if it is time.
+    /// The acknowledgement of `received` bytes, if it is due.
     pub(super) fn have(&mut self, received: u64) -> Option<Note> {
         let due = received.saturating_sub(self.reported) >= STEP && self.stage == Stage::Together;
         due.then(|| {
@@ -201,7 +202,7 @@ impl Resumption {
         self.stage = Stage::Away;
     }
 
-    /// There is another one: the word to begin with.
+    /// There is another connection: returns the word that begins it.
     pub(super) fn meet(&mut self, received: u64, by_daemon: bool) -> [u8; WORD] {
         (self.direct, self.stage, self.by_daemon, self.reported) = (false, Stage::Asked, by_daemon, received);
         self.meets += 1;
@@ -218,7 +219,7 @@ impl Resumption {
         if self.stage == Stage::Asked { WORD.saturating_sub(self.word.len()) } else { 0 }
     }
 
-    /// Hears some of them. `Err`: the stream cannot go on.
+    /// Takes some of them. `Err`: the stream cannot go on.
     pub(super) fn handle_word(&mut self, bytes: &[u8]) -> Result<(), String> {
         self.word.extend(bytes);
         let part = |at: usize| self.word.get(at..).and_then(<[u8]>::first_chunk).map(|part| u64::from_le_bytes(*part));

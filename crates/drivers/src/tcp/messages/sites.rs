@@ -1,7 +1,7 @@
-//! Hosts of other sites, as this host's daemon has written them down ([`madrigal_proto::hosts`]), and connections to them by it.
+//! Hosts of other sites, from the file of this host's daemon ([`madrigal_proto::hosts`]), and connections to them by it.
 //!
-//! A connection by the daemon is one to its Unix socket: what is wanted goes first, as a frame of `daemon/src/wire.rs`; behind the frame
-//! that answers, the stream is the peer's.
+//! A connection by the daemon is one to its Unix socket. The request goes first, as a frame of `daemon/src/wire.rs`. Behind the frame of
+//! the answer, the stream is the peer's.
 
 use core::net::IpAddr;
 
@@ -18,7 +18,7 @@ use rustix::fs::{FileType, Mode, OFlags, Stat};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
 use std::os::fd::AsRawFd as _;
 
-/// How long what was read is believed.
+/// How long the file's content counts as current.
 const BELIEVED: u64 = 1_000_000_000;
 /// The kind under which a node publishes the name of its host.
 const KIND: &str = "host";
@@ -27,7 +27,7 @@ const LONGEST_NAME: usize = 24;
 /// The longest answer of use.
 const LONGEST_ANSWER: usize = 8 << 10;
 
-/// What the daemon says of the grid; empty where there is none.
+/// The daemon's list of the grid's hosts; empty where there is none.
 #[derive(Default)]
 pub(super) struct Sites {
     /// The daemon's directory.
@@ -67,7 +67,7 @@ impl Sites {
         }
     }
 
-    /// The way by the daemon to a node on another host of the grid, and what is to be thought of the node's addresses then.
+    /// The way by the daemon to a node on another host of the grid, and whether the node's own addresses are then tried.
     pub(super) fn way(&mut self, to: &NodeAddress, now: u64) -> Option<(Way, Wish)> {
         if !self.is_on() {
             return None;
@@ -93,7 +93,7 @@ impl Sites {
         self.is_on() && from.to_canonical().is_loopback()
     }
 
-    /// Reads the file again if it is another one. Where there is none any more, what was there still holds: the daemon may be back soon.
+    /// Reads the file again if it was replaced. If it is gone, its last content still holds: the daemon may be back soon.
     fn refresh(&mut self, now: u64) {
         if now < self.check_at {
             return;
@@ -122,7 +122,7 @@ impl Sites {
         }
     }
 
-    /// Begins to connect to a port of a host, which the daemon is to do in so many nanoseconds.
+    /// Begins to connect to a port of a host; the daemon must do it within so many nanoseconds.
     pub(super) fn dial(&self, host: &str, port: u16, within: u64) -> Result<(Fd, Ask), End> {
         let system = |errno: Errno| End::System(Os(errno.raw_os_error()));
         let address = SocketAddrUnix::new(format!("{}/daemon.sock", self.directory)).map_err(system)?;
@@ -150,7 +150,7 @@ impl Sites {
     }
 }
 
-/// Whether nobody but this user can have written it.
+/// Whether only this user can have written it.
 fn is_believed(stat: &Stat) -> bool {
     let own = stat.st_uid == rustix::process::geteuid().as_raw();
     let is_file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
@@ -164,7 +164,7 @@ pub(super) struct Ask {
 }
 
 impl Ask {
-    /// Hears what has come, and not a byte behind the answer: how the connection goes. `None`: not all of it is here.
+    /// Reads the daemon's answer, and no byte behind it. Returns how the connection goes; `None`: the answer is not complete.
     pub(super) fn handle(&mut self, socket: &Fd) -> Result<Option<String>, End> {
         loop {
             let needs = match frame::front(&self.received, LONGEST_ANSWER) {
@@ -188,7 +188,7 @@ impl Ask {
     }
 }
 
-/// What a daemon says, for people.
+/// A daemon's text, made printable.
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }

@@ -27,7 +27,7 @@ struct Duplex {
 pub(super) fn run(context: &StepContext, slot: Slot, len: usize, wait: FreeWait, echo: bool) {
     let (fd, program) = (state::fd(slot), &state::state().program);
     if fd < 0 {
-        // Whoever should have connected was killed before.
+        // The process that should have connected was killed before.
         return context.keep(Answer { ret: -1, errno: libc::EBADF });
     }
     // SAFETY: no memory is passed.
@@ -125,7 +125,7 @@ impl Duplex {
         }
     }
 
-    /// The other end has half-closed first: the rest is sent without looking for input.
+    /// The other end has half-closed first: the rest is sent without polling for input.
     fn rest(&mut self) -> Option<u64> {
         while self.sent < self.len {
             if let Err(end) = self.put(true) {

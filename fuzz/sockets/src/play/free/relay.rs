@@ -95,7 +95,7 @@ pub(super) fn file_echo(context: &StepContext, slot: Slot) {
     context.keep(Answer { ret: sum as i64, errno: 0 });
 }
 
-/// Receives beside others until the end; everybody then tells the sum of all.
+/// Receives beside others until the end; each then stores the sum of all.
 pub(super) fn share(context: &StepContext, slot: Slot, chunk: usize, sharers: u8) {
     let (mut got, mut sum) = (0i64, 0u64);
     let end = loop {

@@ -47,7 +47,7 @@ impl Watch {
         Self { wait, set, around, entries: Vec::new() }
     }
 
-    /// Whether a descriptor is told of only once for everything that comes.
+    /// Whether a descriptor is reported only once for everything that comes.
     pub(super) fn is_edge(&self) -> bool {
         self.wait == FreeWait::Edge
     }
@@ -72,7 +72,7 @@ impl Watch {
         }
     }
 
-    /// What a descriptor is waited for from now on. Those that are told of once must be named after each time.
+    /// Sets the events for a descriptor. One-shot registrations must be renewed after each report.
     pub(super) fn change(&mut self, fd: c_int, input: bool, output: bool) {
         let events = self.events(input, output);
         let Some(entry) = self.entries.iter_mut().find(|entry| entry.0 == fd) else { return };

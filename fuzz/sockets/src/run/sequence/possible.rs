@@ -1,11 +1,11 @@
-//! Which steps can be made: who makes one is free, and so is what it needs.
+//! Which steps can be made: the actor is free, and so are the streams and slots that it needs.
 
 use super::{Phase, Sequence};
 use crate::op::{ActorId, Op};
 use crate::program::Need;
 
 impl Sequence<'_, '_> {
-    /// Whether a step can be made: who makes it is free, and so is what it needs.
+    /// Whether a step can be made: its actor is free, and so are the streams and slots that it needs.
     pub(super) fn is_runnable(&self, step: usize) -> bool {
         let what = &self.program.steps[step];
         if what.op.is_sequencers() {
@@ -28,7 +28,7 @@ impl Sequence<'_, '_> {
         let needs = self.program.needs(&what.op);
         self.blocked().all(|(other, blocked)| {
             let held = self.program.needs(&self.program.steps[blocked].op);
-            // Whatever wakes a receive of nothing ends it: a change of an option, and the end of the other direction, too.
+            // Every wake-up ends a receive of no bytes: a change of an option, and the end of the other direction, too.
             let nothing = matches!(&self.program.steps[blocked].op, Op::Recv(data) if data.len == 0);
             if nothing && matches!(what.op, Op::SetOption { .. } | Op::Shutdown { how: libc::SHUT_WR, .. }) {
                 return false;
@@ -50,9 +50,9 @@ impl Sequence<'_, '_> {
         self.same_process(actor, other) && self.program.steps[blocked].op.slots().contains(slot)
     }
 
-    /// Whether nobody can say what a step brings about: the receiving direction is shut while a send sleeps for room in it, or has left bytes
-    /// that wait for room. What comes from now on is answered with a reset, which ends the send; but nothing may come, for the window may
-    /// have no room for one byte more.
+    /// Whether the result of a step is random: the receiving direction is shut while a send sleeps for room in it, or has left bytes that
+    /// wait for room. Further bytes are answered with a reset, which ends the send; but none may come, since the window may have no room
+    /// for one more byte.
     pub(super) fn is_left_to_chance(&self, step: usize) -> bool {
         let Op::Shutdown { slot, how: libc::SHUT_RD | libc::SHUT_RDWR } = self.program.steps[step].op else {
             return false;
@@ -100,7 +100,7 @@ impl Sequence<'_, '_> {
     }
 }
 
-/// Whether a step can not begin beside a blocked one, because who gets what would be left to chance.
+/// Whether a step cannot begin beside a blocked one, because it would be random which of them gets the bytes.
 fn clash(held: &[Need], wanted: &[Need], op: &Op) -> bool {
     let never_waits = matches!(op, Op::Recv(data) if data.flags & libc::MSG_DONTWAIT != 0);
     held.iter().any(|held| {

@@ -1,5 +1,5 @@
 //! Requests of aio(7). Before the C library has one, its socket leaves the ring, for good. A read of what is left in the ring of a peer
-//! that is gone, which nobody can put into the kernel's queue, is made here and now, and reported as by the C library.
+//! that is gone is made at once, and reported as by the C library: those bytes cannot be put into the kernel's queue.
 
 use core::ffi::{c_int, c_void};
 use core::ptr;
@@ -62,10 +62,10 @@ fn sends_to_nobody(fd: c_int) -> bool {
     is_gone(fd)
 }
 
-/// Receives what there is, or sends to nobody. False: neither can be done at once.
+/// Receives what there is, or sends to a peer that has gone. False: neither can be done at once.
 ///
 /// # Safety
-/// `at` is a request of the program's, `asked` what it says.
+/// `at` is a request of the program, `asked` its contents.
 unsafe fn make(at: *mut Request, asked: &Request, reads: bool) -> bool {
     let saved = errno();
     let Request { fd, buf, n, .. } = *asked;
@@ -123,7 +123,7 @@ fn signal(event: &sigevent) {
     unsafe { real::syscall()(libc::SYS_rt_sigqueueinfo, pid.into(), signal.into(), at as i64, 0, 0, 0) };
 }
 
-/// What `SIGEV_THREAD` says, where [`sigevent`] has a thread's number.
+/// The fields of `SIGEV_THREAD`, where [`sigevent`] has a thread's number.
 #[repr(C)]
 struct Notify {
     _head: [u64; 2],
@@ -131,7 +131,7 @@ struct Notify {
     attributes: *const libc::pthread_attr_t,
 }
 
-/// A thread for the program's function, as it wished. What that function returns, if anything, nobody asks for.
+/// Starts the program's function in a thread, as requested. The result of that function is ignored.
 fn begin_thread(event: &sigevent) {
     let notify = ptr::from_ref(event).cast::<Notify>();
     // SAFETY: the same structure, by its other half.
@@ -139,7 +139,7 @@ fn begin_thread(event: &sigevent) {
     let mut thread = 0;
     // SAFETY: the program's function and attributes; the value is what it takes.
     if unsafe { libc::pthread_create(&raw mut thread, attributes, function, event.sigev_value.sival_ptr) } == 0 {
-        // SAFETY: a thread just made, which nobody joins.
+        // SAFETY: a thread just made, which is never joined.
         unsafe { libc::pthread_detach(thread) };
     }
 }
@@ -161,7 +161,7 @@ impl Rest {
 
 impl Drop for Rest {
     fn drop(&mut self) {
-        // SAFETY: our own mapping, which nobody uses any more.
+        // SAFETY: our own mapping, which is no longer used.
         let _ = unsafe { rustix::mm::munmap(self.list.cast(), self.bytes) };
     }
 }

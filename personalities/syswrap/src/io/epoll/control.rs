@@ -33,7 +33,7 @@ pub(crate) fn control(
         }
         let follow = || set.as_ref().and_then(|set| registration::control((&**set, epfd), (&*s, fd), op, event, &call));
         let known = follow();
-        // SYNC: behind the addition: either this is seen here, or the member is by who begins to watch the set.
+        // SYNC: behind the addition: either it is seen here, or the thread that begins to watch the set sees the member.
         if watched() {
             plain_in_watched(&s, fd);
         }
@@ -41,7 +41,7 @@ pub(crate) fn control(
             set.ask_kernel_soon();
         }
         return known.unwrap_or_else(|| {
-            // A set nobody told us about, or one too many, would show doorbells.
+            // A set that we do not know, or one too many, would show doorbells.
             leave_for_good(&s, fd, Reason::EventSet, Back::Beside);
             // Bytes may be left in the ring.
             follow().unwrap_or_else(&call)

@@ -1,4 +1,4 @@
-//! What epoll(7) and poll(2) would say of a socket, and what of it is an edge.
+//! What epoll(7) and poll(2) would report of a socket, and what of it is an edge.
 
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -71,12 +71,12 @@ pub(super) fn bytes_came(s: &Sock, fd: c_int) -> bool {
     counted.is_ok_and(|counted| s.kernel_bytes.swap(counted, Ordering::Relaxed) != counted)
 }
 
-/// What epoll(7) would call ready on this socket. `wanted` spares questions nobody asked.
+/// What epoll(7) would call ready on this socket. Events not in `wanted` may be skipped.
 pub(crate) fn readiness(s: &Sock, fd: c_int, wanted: u32) -> u32 {
     check(s, None, fd, wanted)
 }
 
-/// [`readiness`]; with a `member` whose registration is ours, the kernel is not asked again before it has reported something new.
+/// [`readiness`]; with a `member` whose registration is ours, the kernel is not polled again before it has reported something new.
 fn check(s: &Sock, member: Option<&Member>, fd: c_int, wanted: u32) -> u32 {
     let Some(v) = view(s, fd) else {
         let error = if s.session.has_pending_error() { EPOLLERR as u32 } else { 0 };

@@ -1,7 +1,7 @@
 //! Before a thread sleeps on a set: everything active in it, and in sets nested in it, is armed.
 //!
-//! Token rule: who takes a doorbell out of the kernel, or finds one reported, arms the direction again at once if anybody else may
-//! be asleep on the socket ([`View::others_may_sleep`]); only a set without sleepers goes unarmed while it is at work.
+//! Token rule: a thread that takes a doorbell out of the kernel, or finds one reported, arms the direction again at once if another may be
+//! asleep on the socket ([`View::others_may_sleep`]). Only a set without sleepers stays unarmed while it is at work.
 
 use core::ffi::c_int;
 use core::sync::atomic::Ordering;

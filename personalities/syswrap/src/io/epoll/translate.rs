@@ -41,14 +41,14 @@ pub(super) fn translate_event(set: &Set, event: epoll_event) -> (epoll_event, Na
     reported.map_or((event, Some(None)), |event| (event, None))
 }
 
-/// The same for one that may be the program's, of a socket whose peer has gone. What happened the kernel knows.
+/// The same for one that may be the program's, of a socket whose peer has gone. The kernel reports that something happened.
 fn translate_plain(set: &Set, event: epoll_event, may_report_gone: u32) -> (epoll_event, Named) {
     if event.events & ENDED != 0
         && let Some(ours) = registration::adopt_gone(set, event.u64)
     {
         return (event, Some(Some(ours)));
     }
-    // Of a set that other processes have, nobody knows which ends it has reported.
+    // For a set that other processes have, too, it is not known which ends it has reported.
     let may_be_gone = may_report_gone > 1 || event.events & ENDED != 0;
     let gone = || registration::gone_with(set, event.u64);
     let Some((s, m)) = may_be_gone.then(gone).flatten() else {

@@ -79,7 +79,7 @@ fn write_events(reported: &[epoll_event], events: *mut epoll_event) -> Result<us
 /// Hands the wait to the C library, while the kernel's set reports everything. `None`: it does no more.
 fn begin_sleep(set: SetRef, since: u64, counted: bool) -> Option<Waited> {
     if counted {
-        // SYNC: SeqCst with `state::registration`: who makes a registration ours wakes those that are counted.
+        // SYNC: SeqCst with `state::registration`: a thread that makes a registration ours wakes the counted sleepers.
         set.registry.sleepers.fetch_add(1, Ordering::SeqCst);
         if !set.is_plain() {
             set.registry.sleepers.fetch_sub(1, Ordering::SeqCst);
@@ -198,8 +198,8 @@ impl<'a> Waiting<'a> {
         }
     }
 
-    /// Adds the kernel's answer now, and that of nested sets, whose rings it does not know, behind the first `found` of `out`. Returns how
-    /// many there are then.
+    /// Adds, behind the first `found` of `out`, the kernel's answer now and that of nested sets, whose rings the kernel does not know.
+    /// Returns how many there are then.
     fn ask_both(&self, found: usize, out: &mut [epoll_event]) -> Result<usize, Errno> {
         let n = self.ask_kernel(found, out, Some(0))?;
         let nested = collect_nested(&self.set, &mut out[n..], self.round);
@@ -215,8 +215,9 @@ impl<'a> Waiting<'a> {
         seen >= KERNEL_ANSWERS || time::now_ns() > self.set.kernel_at.load(Ordering::Relaxed) + KERNEL_NS
     }
 
-    /// Asks the kernel's set, sleeping up to `timeout` (0: not at all), and translates what it says. Where reports of our registrations took
-    /// the room, it is asked for what stands behind them. The first `found` of `out` have been found in this wait; how many there are then.
+    /// Queries the kernel's set, sleeping up to `timeout` (0: not at all), and translates its answer. If reports of our registrations took
+    /// the room, it is queried for what is behind them. The first `found` of `out` were found in this wait. Returns how many there are
+    /// then.
     fn ask_kernel(&self, found: usize, out: &mut [epoll_event], timeout: Option<u64>) -> Result<usize, Errno> {
         self.set.answers.store(0, Ordering::Relaxed);
         self.set.registry.deaths.store(deaths(), Ordering::Relaxed);
@@ -254,8 +255,8 @@ impl<'a> Waiting<'a> {
         self.set.registry.sleepers.load(Ordering::SeqCst)
     }
 
-    /// Asks once; the answer comes behind the first `n` events of `out`, the first `found` of which are not the kernel's. How many there are
-    /// then, whether the kernel filled the room, and whether some reports were of ours.
+    /// Queries once; the answer comes behind the first `n` events of `out`; the first `found` of those are not the kernel's. Returns how
+    /// many there are then, whether the kernel filled the room, and whether some reports were of ours.
     fn ask_behind(
         &self,
         (found, n): (usize, usize),
@@ -377,8 +378,8 @@ impl<'a> Waiting<'a> {
         }
     }
 
-    /// Polls until the policy says to sleep (`Err`: since when). Rings are scanned every time, the kernel is asked as often as a system
-    /// call is worth.
+    /// Polls until the policy ends that (`Err`: since when). Rings are scanned every time; the kernel is queried as often as a system call
+    /// is worth.
     fn spin(&self, out: &mut [epoll_event]) -> Result<Result<usize, Errno>, u64> {
         let rings = !self.set.is_plain();
         let mut wait = POLICY.begin(&self.set.waiter, rings);

@@ -50,7 +50,7 @@ impl Fds {
         either(&mut self.small, self.large, self.n)
     }
 
-    /// Writes the answers where the program looks for them. False: it has no memory there.
+    /// Writes the answers into the program's array. False: it has no memory there.
     ///
     /// # Safety
     /// What is mapped of as many entries at `fds` is the program's.

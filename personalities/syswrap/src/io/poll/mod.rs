@@ -1,8 +1,8 @@
 //! poll(2), select(2) and their kin over sets that mix ring sockets with anything else.
 //!
-//! For a ring socket the kernel is asked for doorbells and the end only; what the program is told comes from [`epoll::readiness`].
-//! All other descriptors are the kernel's business, in the same call. Where no ring is among them the C library waits, where a thread can
-//! be cancelled; the sockets count it among their sleepers, and what the kernel reported is computed again if one of them moved meanwhile.
+//! For a ring socket the kernel is queried for doorbells and the end only; the program's answer comes from [`epoll::readiness`]. All other
+//! descriptors go to the kernel, in the same call. If no ring is among them the C library waits, where a thread can be cancelled. The
+//! sockets count it among their sleepers, and the kernel's answer is computed again if one of them moved meanwhile.
 
 mod asleep;
 mod fds;
@@ -113,7 +113,7 @@ impl Poll<'_> {
         critical::outside(|| unsafe { raw::ppoll(&mut [], Some(time::timespec(0)), mask) })
     }
 
-    /// Polls until something is ready or the policy says to sleep; also returns since when it polled.
+    /// Polls until something is ready or the policy ends the polling; also returns since when it polled.
     fn spin(&mut self, places: &[Option<Place>]) -> Result<(usize, u64), Errno> {
         let n = self.ask_rings(places);
         let rings_alone = places.iter().all(|place| moves_in_ring(place.as_ref()));
@@ -259,14 +259,14 @@ fn kernel_events(s: &Ref, wanted: i16) -> i16 {
     }
     let out = if s.session.tx() == phase::RING { 0 } else { wanted & WRITABLE };
     let bells = if wanted & (READABLE | WRITABLE) != 0 { POLLIN | POLLRDHUP } else { 0 };
-    // Of a peer that is killed with bytes unread in its ring the kernel reports an end. TCP reports an error, which nobody need ask for.
+    // For a peer killed with bytes unread in its ring the kernel reports an end. TCP reports an error, which poll(2) reports unrequested.
     let end_is_new = session(s, s.fd()).is_some_and(|v| !v.ended());
     let killed = if end_is_new { POLLRDHUP } else { 0 };
     match s.session.rx() {
         // Doorbells come for space too.
         phase::RING => bells | killed | out | wanted & (POLLRDHUP | POLLPRI),
-        // Kernel bytes not read yet would wake a caller that did not ask for them. An end wakes who asks for bytes; by its own name, for the
-        // reader may be found to have come to its ring meanwhile, where bytes of the kernel's are doorbells.
+        // Unread kernel bytes would wake a caller that did not request them. The end wakes callers that want bytes; as `POLLRDHUP`, for the
+        // reader may have come to its ring meanwhile, and then the kernel's bytes are doorbells.
         _ => {
             let end = if wanted & READABLE != 0 { POLLRDHUP } else { 0 };
             wanted & (READABLE | POLLRDHUP | POLLPRI) | killed | end | out

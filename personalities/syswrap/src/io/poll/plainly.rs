@@ -26,7 +26,7 @@ pub(super) fn wait(fds: &mut [pollfd], limits: Limits<'_>, waiter: &Waiter) -> P
             *counted = Counted { sock: Some(s.park()), events: p.events };
         }
     }
-    // SYNC: behind the counts, which are SeqCst: whoever moves a socket from now on finds them.
+    // SYNC: behind the counts, which are SeqCst: a thread that moves a socket from now on finds them.
     if has_ring(fds) {
         asleep.end();
         return Polled::Again;

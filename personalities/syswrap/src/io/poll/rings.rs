@@ -14,7 +14,7 @@ use crate::state::table::{self, Kind};
 pub(super) const READABLE: i16 = POLLIN | POLLRDNORM;
 pub(super) const WRITABLE: i16 = POLLOUT | POLLWRNORM;
 
-/// Whether `fd` is something whose waits are ours.
+/// Whether the waits of `fd` are ours.
 #[inline]
 pub(super) fn is_ours(fd: c_int) -> bool {
     table::get(fd).is_some_and(|w| matches!(w.kind(), Kind::Socket | Kind::EventSet))
@@ -35,7 +35,7 @@ pub(super) fn asks_set(p: &pollfd) -> bool {
 }
 
 pub(super) fn is_in_ring(s: &Sock) -> bool {
-    // To its very end: a peer that has not taken the last doorbell out yet may leave a reset that nobody meant.
+    // To its very end: a peer that has not yet taken the last doorbell out may leave a reset that TCP would not show.
     s.mode() == mode::SESSION || s.session.has_pending_error()
 }
 

@@ -135,7 +135,7 @@ impl Receive {
         self.flags & (libc::MSG_WAITALL | libc::MSG_TRUNC | libc::MSG_PEEK)
     }
 
-    /// A receive of nothing that has slept: whatever comes to wake it, it looks at nothing more (tcp_recvmsg).
+    /// A receive of 0 bytes that has slept: it returns at any wake-up, without another check (tcp_recvmsg).
     pub(super) fn is_woken_for_nothing(&self) -> bool {
         self.buffers.total() == 0 && self.progress.has_waited()
     }

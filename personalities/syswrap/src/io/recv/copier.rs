@@ -48,7 +48,7 @@ impl Taker for Copier<'_> {
     }
 }
 
-/// Takes up to `limit` bytes by calls for as many pieces as one can have; each says how many bytes, and whether there may be more.
+/// Takes up to `limit` bytes, by calls with as many pieces as fit; each returns how many bytes, and whether there may be more.
 pub(super) fn piecewise(
     fd: c_int,
     limit: u64,

@@ -134,7 +134,7 @@ fn has_ended(s: &Ref, fd: c_int) -> bool {
         }
         match v.s.rx() {
             phase::RING => v.check_open(false),
-            // Behind bytes that are unread only the connection's state tells of the end.
+            // Behind unread bytes only the connection's state shows the end.
             _ => v.learn(),
         }
     }
@@ -148,7 +148,7 @@ fn reaches_mark(s: &Ref, fd: c_int) -> bool {
     urgent && (in_ring() || !tcp::at_mark(fd))
 }
 
-/// Memory for bytes that nobody wants to see.
+/// Memory for bytes to be dropped.
 struct Bin(Option<(*mut u8, usize)>);
 
 impl Bin {
@@ -168,7 +168,7 @@ impl Bin {
 impl Drop for Bin {
     fn drop(&mut self) {
         if let Some((memory, size)) = self.0 {
-            // SAFETY: our own mapping, which nobody uses any more.
+            // SAFETY: our own mapping, which is no longer used.
             let _ = unsafe { rustix::mm::munmap(memory.cast(), size) };
         }
     }

@@ -86,8 +86,8 @@ pub(super) fn await_data(v: &View<'_, Socket<'_>>, op: &Receive) -> Option<Step>
     Some(Step::Sleeps(Sleep { since, left, cut, restarts, mask, poll }))
 }
 
-/// `POLLPRI`, where an urgent byte may come with no doorbell before it: a receive that sleeps passes over it, or ends there, and only
-/// poll(2) tells of it. `None`: one has come already, by a peer that has sealed, or it ends this call; a look is worth it.
+/// `POLLPRI`, if an urgent byte may come with no doorbell before it: a receive that sleeps passes over it, or ends there, and only poll(2)
+/// reports it. `None`: one has come already, from a peer that has sealed, or it ends this call; so check again.
 fn urgent_to_come(v: &View<'_, Socket<'_>>, op: &Receive) -> Option<i16> {
     let (in_ring, sealed) = (v.s.rx() == phase::RING, v.is_sealed_in());
     if in_ring && !sealed || op.is_peek() {
@@ -96,7 +96,7 @@ fn urgent_to_come(v: &View<'_, Socket<'_>>, op: &Receive) -> Option<i16> {
     match kernel_readiness(op.fd(), libc::EPOLLPRI as u32) {
         0 => Some(libc::POLLPRI),
         _ if in_ring => {
-            // The writer has rung for the last time, and is just about to say so; or it is dead, and never will.
+            // The writer has rung for the last time, and is about to publish that; or it is dead, and never will.
             sleep_ns(PEEK_SLEEP_NS);
             if let Some(_lock) = v.try_reading()
                 && v.s.rx() == phase::RING
@@ -119,8 +119,8 @@ pub(super) fn until_more(s: Ref, op: &Receive) -> Result<Outcome, Ref> {
     if left == Some(0) {
         return Ok(op.end(Err(Errno::AGAIN)));
     }
-    // An urgent byte ends a receive that has got a part. One that has nothing passes over it, but a look, and a receive of nothing: these sleep
-    // on beside it, and it would end every sleep.
+    // An urgent byte ends a receive that has got a part. A receive with nothing passes over it. A peek and a receive of 0 bytes do not:
+    // these sleep on beside it, and it would end every sleep.
     let has_urgent = kernel_readiness(op.fd(), libc::EPOLLPRI as u32) != 0;
     if op.done() > 0 && tcp::at_mark(op.fd()) {
         return Ok(op.end(Ok(0)));
@@ -129,7 +129,7 @@ pub(super) fn until_more(s: Ref, op: &Receive) -> Result<Outcome, Ref> {
         return Err(s);
     }
     let urgent = libc::POLLPRI * i16::from(!has_urgent);
-    // poll(2) looks at the number once more as it wakes, which may be another file's by then, and a signal that woke it would be forgotten.
+    // As it wakes, poll(2) looks the number up again: it may be another file's by then, and the waking signal would be lost.
     op.progress.signals.hold();
     s.session.rx_sleepers.fetch_add(1, Ordering::SeqCst);
     let restarts = left.is_none() && op.done() == 0;
@@ -144,8 +144,8 @@ pub(crate) fn left(asleep: &CSleep) {
     }
 }
 
-/// The thread is back from its sleep: a receive that looks at one byte and leaves it, or, where a time-out is set, a poll(2).
-/// Unlike poll(2) the kernel restarts or ends the former as the interrupted handler's `SA_RESTART` says. `Some`: the call ends.
+/// The thread is back from its sleep: a receive that peeks at one byte or, if a time-out is set, a poll(2). Unlike poll(2), the kernel
+/// restarts or ends the former by the interrupted handler's `SA_RESTART`. `Some`: the call ends.
 pub(crate) fn woken(op: &Receive, asleep: CSleep, result: Result<usize, Errno>) -> Option<Outcome> {
     let s = asleep.sock.unpark()?;
     s.session.rx_sleepers.fetch_sub(1, Ordering::SeqCst);
@@ -165,15 +165,14 @@ pub(crate) fn woken(op: &Receive, asleep: CSleep, result: Result<usize, Errno>) 
         // The time is over.
         (Ok(0), Some(_)) => return Some(op.end(Err(Errno::AGAIN))),
         (Err(Errno::INTR), _) => return Some(op.end(Err(Errno::INTR))),
-        // A signal handler ran, and the kernel began the receive again: on a socket that somebody has made non-blocking, or given a
-        // time-out.
+        // A signal handler ran, and the kernel restarted the receive. Meanwhile the socket was made non-blocking, or given a time-out.
         (Err(Errno::AGAIN), None) if s.has(flag::NONBLOCK | flag::RCVTIMEO) => {
             return Some(op.end(Err(Errno::AGAIN)));
         }
         (Err(Errno::AGAIN), None) => {}
         (result, polled) => {
             let Some(v) = view(&s, op.fd()) else {
-                // The session is over. The kernel reports the error that ended the sleep to nobody else.
+                // The session is over. No other call gets the error that ended the sleep.
                 if let Err(e) = result {
                     s.session.set_pending_if_broken(e);
                 }

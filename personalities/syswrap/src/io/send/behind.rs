@@ -156,7 +156,7 @@ pub(super) fn await_kernel(s: Ref, op: &Send) -> Outcome {
         return op.end(Errno::AGAIN);
     }
     let restarts = left.is_none() && op.done() == 0;
-    // poll(2) looks at the number once more as it wakes, which may be another file's by then, and a signal that woke it would be forgotten.
+    // As it wakes, poll(2) looks the number up again: it may be another file's by then, and the waking signal would be lost.
     op.progress.signals.hold();
     op.at.pin(&s);
     Outcome::Await(CSleep {

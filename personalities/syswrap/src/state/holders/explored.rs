@@ -1,4 +1,4 @@
-//! A family of processes that hold two sockets, under a scheduler: whoever finds itself alone with one is.
+//! A family of processes that hold two sockets, under a scheduler: a process that finds itself alone with one is.
 
 use madrigal_base::sync::explored::mortal::Process;
 use shuttle::rand::{Rng, thread_rng};
@@ -13,14 +13,14 @@ const SOCKETS: usize = 2;
 
 #[derive(Default)]
 struct World {
-    /// Descriptors of each socket that are open, whoever has them.
+    /// Descriptors of each socket that are open, in any process.
     open: [Word; SOCKETS],
-    /// Somebody has taken it for its own, and is not to find that another has it.
+    /// A process has taken it for its own; no other process may have it then.
     owned: [AtomicBool; SOCKETS],
 }
 
 impl World {
-    /// Before anybody counts it off: nobody is to find itself alone while it is open.
+    /// Before the close is counted: no process may find itself alone while another has it open.
     fn close(&self, socket: usize) {
         self.owned[socket].store(false, Order::SeqCst);
         self.open[socket].fetch_sub(1, Order::SeqCst);
@@ -77,7 +77,7 @@ fn who_is_alone_is_alone() {
 fn fork(f: Family<'_>, world: &World, parent: &Member, process: Process) -> Member {
     let own = [0, 1].map(|socket| {
         let holders = parent.own[socket].as_ref().filter(|_| thread_rng().gen_bool(0.5))?;
-        // As before a fork: whoever owns it leaves its ring.
+        // As before a fork: the owner leaves its ring.
         world.owned[socket].store(false, Order::SeqCst);
         f.share(holders);
         world.open[socket].fetch_add(1, Order::SeqCst);
@@ -103,7 +103,7 @@ fn live(f: Family<'_>, world: &World, member: &mut Member) {
     }
 }
 
-/// Takes a socket for its own, if nobody else has it.
+/// Takes a socket for its own, if no other process has it.
 fn be_alone(f: Family<'_>, world: &World, member: &Member, socket: usize) {
     let Some(holders) = &member.own[socket] else { return };
     if f.sole(holders) {
@@ -121,7 +121,7 @@ fn give_up(world: &World, member: &mut Member, socket: usize, by: impl FnOnce(&H
     by(&holders);
 }
 
-/// Somebody has it from now on who is not counted, and keeps it.
+/// An uncounted process has it from now on, and keeps it.
 fn pass_on(f: Family<'_>, world: &World, member: &mut Member, socket: usize) {
     let Some(holders) = member.own[socket].take() else { return };
     world.owned[socket].store(false, Order::SeqCst);

@@ -36,7 +36,7 @@ impl Holders {
         family().let_go(self)
     }
 
-    /// It goes to somebody who is not counted, and this process counts itself no more, either.
+    /// It goes to an uncounted process, and this process no longer counts itself, either.
     pub(crate) fn pass_on(&self) -> Rest {
         family().pass_on(self)
     }
@@ -51,7 +51,7 @@ impl Holders {
         family().come_back(self)
     }
 
-    /// Whether nobody but this process holds it.
+    /// Whether only this process holds it.
     pub(crate) fn sole(&self) -> bool {
         family().sole(self)
     }
@@ -82,7 +82,7 @@ fn make() {
     let Ok(map) = SharedMap::anonymous(COUNTERS * size_of::<AtomicU32>()) else { return };
     let Some(place) = zeroed_pages(size_of::<SharedMap>()) else { return };
     let place = place.cast::<SharedMap>();
-    // SAFETY: fresh pages nobody else knows, never unmapped: the mapping lives for ever.
+    // SAFETY: fresh pages that no other code knows, never unmapped: the mapping lives for ever.
     let map = unsafe {
         place.write(map);
         &*place

@@ -41,9 +41,9 @@ pub(crate) fn control<S: Subject>(
     })
 }
 
-/// What event loops do for every request: they change what they ask for, of a registration that is ours, in a set where nobody sleeps.
-/// That takes a few stores under the set's lock, and no system call, not even one that blocks signals: what a handler on top of it changes
-/// stays. `None`: it takes more.
+/// The frequent change of an event loop: it modifies the wanted events of a registration that is ours, in a set where no thread sleeps.
+/// That takes a few stores under the set's lock and no system call, not even one that blocks signals: a change made by a handler on top of
+/// it stays. `None`: it takes more.
 fn change_quickly<S: Subject>(
     set: &S::Set,
     (s, fd): (&S, c_int),
@@ -100,11 +100,11 @@ fn add<S: Subject>(
         // It does not report with the program's data: a sleeper on the set would get an event for a doorbell.
         set.ctl(epfd, EPOLL_CTL_ADD, fd, EPOLLET as u32, s.key(m))?;
     } else {
-        // The kernel judges what the program asks for.
+        // The kernel checks the program's request.
         call()?;
     }
     member.begin(set.index(), fd, event, 0);
-    // SYNC: SeqCst with `View::others_may_sleep`: who takes a doorbell from now on arms again.
+    // SYNC: SeqCst with `View::others_may_sleep`: a thread that takes a doorbell from now on arms again.
     s.watchers().fetch_add(1, Ordering::SeqCst);
     set.registry().tcp.fetch_add(1, Ordering::SeqCst);
     // SYNC: SeqCst with `set_closed`, which searches members behind the last descriptor.
@@ -175,7 +175,7 @@ fn changed_plainly<S: Subject>(
     Ok(())
 }
 
-/// The program arms what a session waits for: from now on it is ours. False: it is not waited for, or something else stands in the way.
+/// The program arms what a session waits for: from now on it is ours. False: no session waits for it, or something else prevents it.
 fn arm_as_ours<S: Subject>(s: &S, member: &Member, event: epoll_event) -> bool {
     lent::learn_changes(s);
     let waits = member.has(bit::AWAITED) && s.is_in_session() && s.rx() == phase::KERNEL;
@@ -249,7 +249,7 @@ fn change_ours<S: Subject>(
             }
             return Ok(());
         }
-        // Added twice, or nonsense: the kernel says what.
+        // Added twice, or nonsense: the kernel returns the error.
         _ => return call(),
     }
     if ours(set, s, member) & !events != 0

@@ -1,11 +1,11 @@
 //! Registrations under a scheduler: two sockets in two event sets, over a model of the kernel's, with the code that runs under programs
 //! (`cargo test -p madrigal-syswrap --features shuttle`).
 //!
-//! Real are the steps of a registration and of epoll_ctl(2), a member, the active list, the looks at it, and what of a member is an edge.
-//! The waits of the program make these steps in the order of `io::epoll`. A session is a ring of counted bytes and a doorbell here.
+//! The real code is: the steps of a registration and of epoll_ctl(2), a member, the active list, its scans, and what of a member is an
+//! edge. The waits of the program make these steps in the order of `io::epoll`. A session is a ring of counted bytes and a doorbell here.
 //!
-//! A wake-up that is lost leaves somebody asleep for ever, which the scheduler reports as a deadlock. Everything that the program asks for
-//! has data of its own, by which [`books`] finds what is told twice, too late, or without an edge.
+//! A lost wake-up leaves a thread asleep for ever, which the scheduler reports as a deadlock. Every request of the program has data of its
+//! own, by which [`books`] finds what is reported twice, too late, or without an edge.
 
 mod books;
 mod kernel;
@@ -21,7 +21,7 @@ use shuttle::thread;
 use crate::state::explored::explore;
 use world::World;
 
-/// The threads of a program: one that waits until all is over, one that hears of a few events, and those that do these works.
+/// The threads of a program: one that waits until all is over, one that takes a few events, and those that run `works`.
 fn live(works: &[fn(&World)]) {
     let world = Arc::new(World::new());
     for index in 0..world::SOCKS {

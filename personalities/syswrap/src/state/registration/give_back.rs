@@ -35,7 +35,7 @@ pub(super) fn restore_all<S: Subject>(s: &S) {
 
 pub(super) fn restore_one<S: Subject>(s: &S, member: &Member) {
     if member.has(bit::ORPHAN) && member.has(bit::LENT | bit::OURS) && s.is_gone() {
-        // Nobody can change the kernel's entry, which goes on reporting when there is an event.
+        // The kernel's entry cannot be changed any more, and goes on reporting when there is an event.
         return;
     }
     let Some(set) = s.set_of(member) else { return };

@@ -30,7 +30,7 @@ pub(super) fn lend_one<S: Subject>(s: &S, m: usize, member: &Member) {
         return restore_one(s, member);
     }
     if member.has(bit::ORPHAN) {
-        // Nobody can change the kernel's entry, whose key means the same to a child.
+        // The kernel's entry cannot be changed any more; its key means the same to a child.
         return;
     }
     let Some(_lock) = withdraw(&*set, s, member) else { return };

@@ -21,7 +21,7 @@ use super::entry::{self, end_lending, note_plain, used};
 use super::{EventSet, Subject};
 use crate::state::member::{Member, bit};
 
-/// Hardly a program asks for it: it means the same as `EPOLLOUT`.
+/// Few programs request it: it means the same as `EPOLLOUT`.
 const MARK: u32 = EPOLLWRNORM as u32;
 const READS: u32 = (EPOLLIN | EPOLLRDNORM) as u32;
 const ENDS: u32 = (EPOLLERR | EPOLLHUP) as u32;
@@ -41,7 +41,7 @@ fn learn_change<S: Subject>(set: &S::Set, s: &S, member: &Member) {
     let Some(epfd) = set.descriptor() else { return };
     let (asked, data) = (member.events.load(Ordering::Relaxed), member.data.load(Ordering::Relaxed));
     match set.entry(epfd, member.fd.load(Ordering::Relaxed)) {
-        // Without /proc nobody knows better.
+        // Without /proc there is nothing better.
         Err(_) => {}
         Ok(None) if member.has(bit::ABSENT) => {}
         Ok(None) => entry::forget(set, s, member),
@@ -98,7 +98,7 @@ pub(super) fn put<S: Subject>(set: &S::Set, s: &S, m: usize, member: &Member) ->
 pub(super) fn take_back<S: Subject>(set: &S::Set, s: &S, member: &Member, epfd: c_int) {
     let known = set.entry(epfd, member.fd.load(Ordering::Relaxed));
     let Ok(entry) = known else {
-        // Without /proc nobody knows better.
+        // Without /proc there is nothing better.
         end_lending(set, member);
         let (events, data) = (member.events.load(Ordering::Relaxed), member.data.load(Ordering::Relaxed));
         let _ = entry::put(set, epfd, member, events, data);

@@ -1,5 +1,5 @@
-//! What a registration asks of the socket, of the set it is in, and of the kernel. The program's are some; a model's are others, so that
-//! the same steps run under a scheduler.
+//! What a registration needs from the socket, from the set it is in, and from the kernel. The program's are one implementation, a model's
+//! are another, so that the same steps run under a scheduler.
 
 use core::ffi::c_int;
 use core::ops::Deref;
@@ -40,11 +40,11 @@ pub(crate) trait Subject: Sized {
     fn end_events(&self) -> u32;
     /// Learns whether it has, if that is not known yet.
     fn learn_end(&self);
-    /// How many sets it is in, as who takes its doorbells sees it.
+    /// How many sets it is in, as seen by threads that take its doorbells.
     fn watchers(&self) -> &AtomicU32;
     /// Whether the kernel holds bytes that are not read.
     fn has_unread(&self) -> bool;
-    /// Whether a ring does whose session is over but for that.
+    /// Whether a ring holds unread bytes and its session is over but for them.
     fn holds_unread(&self) -> bool;
     /// Whether this process has more than one descriptor of it.
     fn has_copies(&self) -> bool;

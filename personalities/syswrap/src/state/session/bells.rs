@@ -1,11 +1,11 @@
-//! Doorbells: one byte each on the kernel socket, to wake a peer that sleeps; and what the kernel socket says of its end.
+//! Doorbells: one byte each on the kernel socket, to wake a peer that sleeps. Also: how the kernel socket's end is found.
 //!
-//! A doorbell is counted (`bells`) before it is sent, and while a thread is between deciding and having sent it is counted in
-//! `ringing`, with signals blocked. So whoever has sealed the ring and finds `ringing` at 0 knows the last count. Reading them back is
-//! counted, too (`swallowed`); at the end of a direction the kernel's own count of bytes is believed instead ([`View::rung_out`]).
+//! A doorbell is counted (`bells`) before it is sent. A thread between the decision and the send is counted in `ringing`, with signals
+//! blocked. So a process that has sealed the ring and reads `ringing` as 0 has the final count. Doorbells taken out are counted, too
+//! (`swallowed`). At the end of a direction the kernel's own byte count is used instead ([`View::rung_out`]).
 //!
-//! **Token rule**: while a reader may sleep, `armed` is set or a doorbell is on its way. Who takes a doorbell out of the kernel arms
-//! again at once if another thread or an event set may sleep on that socket.
+//! **Token rule**: while a reader may sleep, `armed` is set or a doorbell is on its way. A thread that takes a doorbell out of the kernel
+//! arms again at once if another thread or an event set may sleep on that socket.
 
 use madrigal_base::sync::{AtomicU32, Ordering};
 use madrigal_shm_ring::layout::{SEALED, fate, state, taking, want};
@@ -14,21 +14,21 @@ use madrigal_sys::Errno;
 
 use super::{Session, View, Wire, phase};
 
-/// In `Session::kernel_events`: a receive has told how the stream ended.
+/// In `Session::kernel_events`: it is known how the stream ended, not only that it did.
 pub(super) const ASKED: u32 = 1 << 27;
 pub(super) const ENDED: u32 = (libc::EPOLLRDHUP | libc::EPOLLHUP | libc::EPOLLERR) as u32;
-/// How long a writer may take to put back what the kernel has room for.
+/// How long a writer may take to put its unread bytes back into the kernel's queue.
 const TAKEN_NS: u64 = 500_000_000;
-/// How long a nonblocking reader believes that a quiet kernel socket is still open.
+/// How long a nonblocking reader assumes that an idle kernel socket is still open.
 const TRUST_NS: u64 = 100_000;
-/// The same for a sender whose reader has left something unread. A model's asks each time: what it compares with knows of every death.
+/// The same for a sender whose reader is behind. The model queries each time: it compares with a TCP that reports every death at once.
 const BEHIND_NS: u64 = if cfg!(feature = "shuttle") { 0 } else { 100_000 };
 
-/// Connections that ended without a word: their peers were killed. Who has learnt that of one connection may know it of the others, so
-/// none of them is believed to be open as long as it was not asked since.
+/// How many connections ended without an end published by the peer: it was killed. A thread that has found one of them may know that the
+/// others ended, too, so every socket is queried again once this has changed.
 static DEATHS: core::sync::atomic::AtomicU32 = core::sync::atomic::AtomicU32::new(0);
 
-/// How many there were. A model knows of those in its own world only, by asking.
+/// The count. 0 in a model, which queries its own world instead.
 pub(crate) fn deaths() -> u32 {
     if cfg!(feature = "shuttle") { 0 } else { DEATHS.load(core::sync::atomic::Ordering::Relaxed) }
 }
@@ -36,14 +36,14 @@ pub(crate) fn deaths() -> u32 {
 /// Doorbells of a sealed direction that lie in the kernel's queue.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Left {
-    /// The writer is just about to ring once more.
+    /// The writer is about to ring once more.
     MoreToCome,
     Bells(u64),
-    /// The peer says what cannot be.
+    /// The peer's counts are impossible.
     Nonsense,
 }
 
-/// Who takes doorbells out of a socket.
+/// The state of the thread that takes doorbells out of a socket.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Me {
     /// A thread that is not counted among the sleepers.
@@ -64,7 +64,7 @@ impl<W: Wire> View<'_, W> {
         let _ = self.ring_if(|| true);
     }
 
-    /// Wakes whoever a publication found armed; of all connections of an event set only one rings (see [`Sleeper::Set`]).
+    /// Wakes the sleeper that a publication found armed. Of all connections of an event set only one rings (see [`Sleeper::Set`]).
     #[inline]
     pub(crate) fn wake(&self, sleeper: Sleeper) {
         match sleeper {
@@ -77,8 +77,8 @@ impl<W: Wire> View<'_, W> {
 
     fn ring_if(&self, is_due: impl FnOnce() -> bool) -> bool {
         self.wire.undisturbed(|| {
-            // SYNC: SeqCst with the seal: either we see it and send nothing, or whoever sealed sees `ringing` and waits for the count. A
-            // set's word is taken inside: who takes it is sure to ring.
+            // SYNC: SeqCst with the seal: either we see it and send nothing, or the sealing process sees `ringing` and waits for the count.
+            // A set's word is taken inside: the thread that takes it always rings.
             self.begin_ringing();
             let rings = self.may_ring() && is_due();
             if rings {
@@ -89,42 +89,44 @@ impl<W: Wire> View<'_, W> {
         })
     }
 
-    /// Whether a doorbell would be understood: not by a sealed direction, nor by a peer that closes. Only while counted in `ringing`.
+    /// Whether a doorbell may be sent: the ring is in use and not sealed, and the peer has neither closed nor shut its receiving direction.
+    /// Only while counted in `ringing`.
     pub(super) fn may_ring(&self) -> bool {
         !self.s.producer.is_sealed(self.out) && self.is_listened_to()
     }
 
     fn is_listened_to(&self) -> bool {
-        // SYNC: SeqCst with `close`: a doorbell it does not wait for is one that is not sent.
+        // SYNC: SeqCst with `close`: a doorbell that it does not wait for is not sent.
         self.out.w.state.load(Ordering::SeqCst) == state::RING
             && self.inn.w.fate.load(Ordering::SeqCst) == fate::OPEN
             && self.out.r.deaf.load(Ordering::SeqCst) == 0
     }
 
-    /// Before we seal the direction we receive in: the peer is to ring once more, for threads of ours may sleep in a receive that only a
-    /// byte ends. True: it is asked to.
+    /// Before we seal the direction we receive in: requests one more doorbell, for threads of ours may sleep in a receive that only a byte
+    /// ends. True: it was requested.
     pub(super) fn ask_last(&self) -> bool {
         let asks = self.s.rx() == phase::RING && !self.is_sealed_in();
         if asks {
-            // SYNC: SeqCst, before the seal: nobody takes the doorbells for complete in between.
+            // SYNC: SeqCst, before the seal: so in between the doorbells are not taken for complete.
             self.inn.wake.last.store(1, Ordering::SeqCst);
         }
         asks
     }
 
-    /// The peer need not ring once more: nobody sleeps, or what is unread goes back now.
+    /// Withdraws the request: no thread sleeps, or unread bytes go back now.
     pub(super) fn call_off_last(&self) {
         self.inn.wake.last.store(0, Ordering::SeqCst);
     }
 
-    /// Whether a peer that has sealed this direction is to be rung for once more; who is told so does it. Only while counted in `ringing`.
+    /// Takes the request of a peer that has sealed this direction for one more doorbell. True: the caller must ring. Only while counted in
+    /// `ringing`.
     pub(super) fn takes_last(&self) -> bool {
         self.out.wake.last.load(Ordering::SeqCst) != 0
             && self.is_listened_to()
             && self.out.wake.last.swap(0, Ordering::SeqCst) != 0
     }
 
-    /// From now on a seal of ours waits for us, and a peer that sees it knows that a doorbell may follow.
+    /// From now on a seal of ours waits for this thread, and a peer that reads the count expects a doorbell.
     pub(super) fn begin_ringing(&self) {
         self.s.ringing.fetch_add(1, Ordering::SeqCst);
         self.out.w.ringing.fetch_add(1, Ordering::SeqCst);
@@ -135,7 +137,7 @@ impl<W: Wire> View<'_, W> {
         self.s.ringing.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// A doorbell that the kernel holds back.
+    /// Rings with a doorbell that the kernel may hold back.
     pub(super) fn ring_late(&self) {
         self.wire.undisturbed(|| {
             // SYNC: as `ring_if`.
@@ -158,11 +160,11 @@ impl<W: Wire> View<'_, W> {
         if let Err(e) = bell(self.wire) {
             self.out.w.bells.fetch_sub(1, Ordering::SeqCst);
             if !matches!(e, Errno::AGAIN | Errno::PIPE) {
-                // The kernel tells it once.
+                // The kernel reports it once.
                 self.saw_error(e);
             }
             if e != Errno::AGAIN {
-                // The connection is gone: let readers and waiters look.
+                // The connection is gone: readers and waiters must check it.
                 self.s.checked_at.store(0, Ordering::Relaxed);
                 self.s.kernel_events.fetch_or((libc::EPOLLHUP | libc::EPOLLRDHUP) as u32, Ordering::Relaxed);
             }
@@ -177,7 +179,7 @@ impl<W: Wire> View<'_, W> {
     }
 
     /// After consuming, and after the switch: rings if the writer waits for the space there is now. A side that cannot ring yet leaves the
-    /// request where it is.
+    /// request in place.
     #[inline]
     pub(crate) fn pay_space(&self) {
         if self.s.tx() == phase::RING && Self::CONSUMER.owes_space(self.inn) {
@@ -189,18 +191,18 @@ impl<W: Wire> View<'_, W> {
 // --- taken out ----------------------------------------------------------------------------------------------------------------
 
 impl<W: Wire> View<'_, W> {
-    /// Doorbells the peer says it has sent and we have not taken yet.
+    /// Doorbells that the peer has counted and we have not taken yet.
     pub(crate) fn bells_due(&self) -> u64 {
         let due = self.inn.w.bells.load(Ordering::Acquire).wrapping_sub(self.s.swallowed.load(Ordering::Relaxed));
         // A doorbell that found no room is counted for a moment, and may be taken for one in that moment.
         if due > 1 << 62 { 0 } else { due }
     }
 
-    /// Takes doorbells out of the kernel socket, unless one of them is meant for a thread asleep on the socket that has what it
-    /// waits for: then it stays, and the answer is false. Only under the receive lock. In phase RING nothing else can be in the kernel's
-    /// queue as long as the ring is open; in any other what is there stays, and of a sealed ring [`View::rung_out`] takes them.
+    /// Takes doorbells out of the kernel socket. False: one may be meant for a thread asleep on the socket that has what it waits for, so
+    /// all stay. Only under the receive lock. In phase RING the kernel's queue holds nothing else while the ring is open. In any other
+    /// phase the queue is left alone, and [`View::rung_out`] takes those of a sealed ring.
     pub(crate) fn swallow(&self, me: Me) -> bool {
-        // Read before the check: a doorbell that comes after it stays.
+        // Read before the check: a doorbell that comes later stays.
         let due = self.bells_due();
         if due == 0 || self.s.rx() != phase::RING || self.is_sealed_in() {
             return true;
@@ -222,7 +224,7 @@ impl<W: Wire> View<'_, W> {
     }
 
     pub(super) fn discard(&self, due: u64) {
-        // Behind its last byte a broken socket tells of its error, once: that is not ours to hear.
+        // Behind its last byte a broken socket reports its error, once: that error is the program's.
         let due = if self.is_dead() { due.min(self.wire.queued().unwrap_or(0)) } else { due };
         if due == 0 {
             return;
@@ -241,17 +243,17 @@ impl<W: Wire> View<'_, W> {
         }
     }
 
-    /// Bytes of the kernel's that were read up to the ring, and doorbells since, as this side has counted them. In any other phase than
-    /// RING nobody has.
+    /// Kernel bytes read before the ring, plus doorbells taken since, as this side has counted them. `None` in any other phase than RING:
+    /// they are not counted there.
     pub(crate) fn taken_of_ring(&self) -> Option<u64> {
         let counted =
             || self.inn.w.n_kernel.load(Ordering::Acquire).wrapping_add(self.inn.r.swallowed.load(Ordering::SeqCst));
         (self.s.rx() == phase::RING).then(counted)
     }
 
-    /// Whether the writer of a sealed direction rings no more: what it has counted is all.
+    /// Whether the writer of a sealed direction rings no more: its count is final.
     pub(crate) fn has_rung_last(&self) -> bool {
-        // SYNC: who takes the one is counted in the other.
+        // SYNC: a thread that takes `last` is counted in `ringing`.
         let rung = || self.inn.wake.last.load(Ordering::SeqCst) == 0 && self.inn.w.ringing.load(Ordering::SeqCst) == 0;
         self.inn.w.state.load(Ordering::SeqCst) == state::DONE || rung()
     }
@@ -271,11 +273,11 @@ impl<W: Wire> View<'_, W> {
         }
     }
 
-    /// Takes the last doorbells of a sealed direction out; true once they all are, and the next byte in the kernel is the program's.
-    /// Under the receive lock, in phase RING.
+    /// Takes the last doorbells of a sealed direction out. True once none is left, and the next byte in the kernel is the program's. Under
+    /// the receive lock, in phase RING.
     pub(super) fn rung_out(&self) -> bool {
         self.await_taken();
-        // SYNC: a signal handler that receives between the count and the call would leave it bytes of the program's to drop.
+        // SYNC: a signal handler that receives between count and call would make the call drop bytes of the program.
         self.wire.undisturbed(|| self.take_last_bells())
     }
 
@@ -297,7 +299,7 @@ impl<W: Wire> View<'_, W> {
         false
     }
 
-    /// Unread bytes that the writer is putting into the kernel's queue are there all the time, for the program.
+    /// Waits while the writer moves its unread bytes into the kernel's queue: to the program they are there all the time.
     pub(super) fn await_taken(&self) {
         if self.inn.w.taking.load(Ordering::SeqCst) == taking::NOTHING {
             return;
@@ -311,7 +313,7 @@ impl<W: Wire> View<'_, W> {
         }
     }
 
-    /// The writer is about to ring once more: what has come so far are doorbells, and would end every sleep at once.
+    /// The writer is about to ring once more. The bytes in the queue are doorbells, and would end every sleep at once.
     fn discard_early(&self) {
         let queued = self.wire.queued().unwrap_or(0);
         // SYNC: SeqCst, behind the count: bytes of the program's come behind DONE.
@@ -325,16 +327,16 @@ impl<W: Wire> View<'_, W> {
         self.s.has_sleepers() || self.s.watchers.load(Ordering::SeqCst) > 0
     }
 
-    /// After a sleep that a byte ended: one that was never counted as a doorbell, under a ring that is open, is the work of a peer
-    /// that wrote over its count. Nobody would ever take it, and every sleep would end at once.
+    /// After a sleep that a byte ended. A byte that was never counted as a doorbell, under an open ring, comes from a peer that overwrote
+    /// its count. No receive would ever take it, so every sleep would end at once.
     pub(crate) fn check_strays(&self) {
         if self.bells_due() > 0 || self.is_sealed_in() {
             return;
         }
         let Some(_lock) = self.try_reading() else { return };
-        // By a question that takes nothing: there may be an error, which the program is to be told.
+        // By a query that takes nothing: a pending error belongs to the program.
         let queued = self.s.rx() == phase::RING && self.wire.queued().is_ok_and(|n| n > 0);
-        // Counts come before bytes, and a seal before bytes of the kernel's: read again, behind the byte that was seen.
+        // The peer counts before it sends, and seals before it sends by the kernel: so both are read again after the byte was seen.
         if queued && self.bells_due() == 0 && !self.is_sealed_in() {
             self.spoil();
         }
@@ -342,12 +344,12 @@ impl<W: Wire> View<'_, W> {
 }
 
 impl Session {
-    /// Whether the kernel socket was asked since a peer was found killed.
+    /// Whether the kernel socket was queried since a peer was last found killed.
     pub(crate) fn knows_deaths(&self) -> bool {
         self.deaths.load(Ordering::Relaxed) == deaths()
     }
 
-    /// It is about to be asked.
+    /// It is about to be queried.
     pub(crate) fn note_deaths(&self) {
         self.deaths.store(deaths(), Ordering::Relaxed);
     }
@@ -361,7 +363,7 @@ impl<W: Wire> View<'_, W> {
         self.inn.w.tail.load(Ordering::SeqCst) & SEALED != 0
     }
 
-    /// Whether the kernel socket has told of its end.
+    /// Whether the kernel socket has reported its end.
     pub(crate) fn ended(&self) -> bool {
         self.s.kernel_events.load(Ordering::Relaxed) & ENDED != 0
     }
@@ -381,12 +383,12 @@ impl<W: Wire> View<'_, W> {
         }
     }
 
-    /// Whether it is known how the kernel socket ended: an event set only tells that it did.
+    /// Whether it is known how the kernel socket ended: an event set only reports that it did.
     pub(crate) fn end_is_known(&self) -> bool {
         self.s.kernel_events.load(Ordering::Relaxed) & ASKED != 0
     }
 
-    /// Asks the kernel socket, behind the doorbells, whether it is still open; not in vain soon after it was, unless `now`. Under the
+    /// Queries the kernel socket, behind the doorbells, for its end. Without `now` it skips the query soon after the last one. Under the
     /// receive lock, in phase RING.
     pub(crate) fn check_open(&self, now: bool) {
         if !now && self.seems_open() {
@@ -399,7 +401,7 @@ impl<W: Wire> View<'_, W> {
         }
     }
 
-    /// Whether the kernel socket was asked so lately that it need not be asked again.
+    /// Whether the kernel socket was queried so lately that no query is needed.
     #[inline]
     pub(super) fn seems_open(&self) -> bool {
         let asked = self.s.checked_at.load(Ordering::Relaxed);
@@ -407,9 +409,9 @@ impl<W: Wire> View<'_, W> {
         self.s.knows_deaths() && self.inn.w.fate.load(Ordering::Relaxed) == fate::OPEN && fresh()
     }
 
-    /// Asks the kernel socket whether it is still open, once in a tick, and more often while the reader is behind: what a program sends to a
-    /// peer that it knows to be dead must not go into a ring, where it would look like bytes that the peer left unread. (Each send cannot
-    /// ask: that would cost what it saves.)
+    /// Queries the kernel socket for its end: once in a tick, and more often while the reader is behind. What a program sends to a peer
+    /// that it knows to be dead must not go into a ring, where it would count as bytes that the peer left unread. (A query before each send
+    /// would cost what the ring saves.)
     #[inline]
     pub(super) fn check_peer_alive(&self) {
         if self.ended() || self.s.knows_deaths() && self.was_alive_lately() {
@@ -420,11 +422,11 @@ impl<W: Wire> View<'_, W> {
         self.learn();
     }
 
-    /// Whether it was asked lately enough. The reader's position comes last: a look at it takes its line from the reader's processor.
+    /// Whether it was queried lately enough. The reader's position comes last: reading it takes its cache line from the reader's processor.
     #[inline]
     fn was_alive_lately(&self) -> bool {
         let asked = self.s.alive_at.load(Ordering::Relaxed);
-        // A tick lies before a moment that was read in it.
+        // A tick is earlier than any moment read within it.
         self.wire.tick() <= asked
             && (self.s.producer.is_read(self.out, self.inn.w.progress.load(Ordering::Relaxed))
                 || self.wire.now() < asked + BEHIND_NS
@@ -458,7 +460,7 @@ impl<W: Wire> View<'_, W> {
         self.s.stays.store(1, Ordering::Relaxed);
         self.inn.w.fate.store(fate::RESET, Ordering::Relaxed);
         self.saw_error(Errno::CONNRESET);
-        // The kernel tells the peer.
+        // The kernel notifies the peer.
         self.wire.resets();
         self.wire.spoilt();
     }

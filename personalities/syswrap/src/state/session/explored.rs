@@ -1,9 +1,9 @@
 //! Sessions under a scheduler: two processes with three threads each on one connection, over a model of the kernel's socket, with the
 //! code that runs under programs (`cargo test -p madrigal-syswrap --features shuttle`).
 //!
-//! Every byte is a function of its place in the stream, and no byte is a doorbell's, so one that is lost, doubled, out of order or no
-//! byte of the program's is found by the reader. A wake-up that is lost leaves somebody asleep for ever, which the scheduler reports
-//! as a deadlock. Either process may be killed before any of its operations on shared memory or on the socket.
+//! Every byte is a function of its place in the stream, and never a doorbell's, so the reader finds a byte that is lost, doubled, out of
+//! order or foreign. A lost wake-up leaves a thread asleep for ever, which the scheduler reports as a deadlock. Either process may be
+//! killed before any of its operations on shared memory or on the socket.
 
 mod gone;
 mod kernel;
@@ -20,7 +20,7 @@ use crate::state::explored::explore;
 use program::Plan;
 use world::World;
 
-/// Runs both sides of a connection to their end, then ends whoever was killed as the kernel does.
+/// Runs both sides of a connection to their end, then ends a killed side as the kernel does.
 fn connect(plans: [Plan; 2], processes: &[Process; 2]) -> Arc<World> {
     let world = Arc::new(World::new());
     let sides = [0, 1].map(|side| {
@@ -139,7 +139,7 @@ fn no_doorbell_lies_before_the_end_of_a_stream() {
 #[test]
 fn the_peer_takes_back_what_we_may_not() {
     explore(1_000, 500, || {
-        // The other side goes on talking, so it looks at the connection.
+        // The other side goes on talking, so it checks the connection.
         let world = connect([Plan { asks_back: true, ..Plan::talk(400, 90) }, Plan::talk(900, 120)], &living());
         world.assert_whole();
     });
@@ -166,7 +166,7 @@ fn a_kill_at_any_step_spoils_nothing_that_came_before() {
         let mut processes = living();
         processes[dies] = Process::killed_after(at);
         let world = connect(plans, &processes);
-        // Whoever lived has read a beginning of what was sent, byte for byte; or the whole, if nobody died before the end.
+        // A side that lived has read a prefix of what was sent, byte for byte; or all of it, if no process died before the end.
         world.assert_no_nonsense();
     });
 }

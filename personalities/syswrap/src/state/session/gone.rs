@@ -25,12 +25,12 @@
 //! | BROKEN | errno, once | errno, once | `RDHUP HUP ERR` | `ENOTCONN` |
 //! | OVER | 0 | `EPIPE` | `RDHUP HUP` | `ENOTCONN` |
 //!
-//! What is held back (`MSG_MORE`, `TCP_CORK`) is taken of a peer that has ENDED, and not lost before the kernel would have sent it.
+//! Bytes held back (`MSG_MORE`, `TCP_CORK`) are taken although the peer has ENDED. They are lost only when the kernel would have sent them.
 //!
 //! The state lies in the slot, in a word of our own side. So after a fork parent and child get one report, together, as of one socket.
 //! A slot in any state but OPEN is not left before the program closes its socket.
 //!
-//! What a reset means is known by what the peer has published (`fate`, `resets`, `swallowed`, `drained`); see [`View::is_reset_meant`].
+//! What the peer has published (`fate`, `resets`, `swallowed`, `drained`) decides what a reset means; see [`View::is_reset_meant`].
 
 use madrigal_base::sync::{AtomicU32, Ordering};
 use madrigal_shm_ring::layout::{fate, state};
@@ -68,11 +68,11 @@ fn error_in(word: u32) -> Errno {
 /// What a shutdown(2) finds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Shut {
-    /// The kernel knows.
+    /// The kernel decides.
     ByKernel,
     /// The peer has ended, and this end may still do so.
     Half,
-    /// Nothing to be shut any more.
+    /// Nothing is left to shut.
     NotConnected,
 }
 
@@ -102,12 +102,12 @@ impl Session {
         self.gone().is_some_and(|word| word.compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst).is_ok())
     }
 
-    /// Whether the kernel's socket does not speak for itself any more.
+    /// Whether the program gets the state of this slot instead of the kernel socket's.
     pub(crate) fn is_gone(&self) -> bool {
         self.gone_now() != OPEN
     }
 
-    /// The result of a send of `n` bytes: how many are taken. `None`: the kernel knows. A send that has sent a part (`began`) gets no
+    /// The result of a send of `n` bytes: how many are taken. `None`: the kernel decides. A send that has sent a part (`began`) gets no
     /// error, and the error stays pending.
     pub(crate) fn send_result(&self, n: usize, began: bool) -> Option<Result<usize, Errno>> {
         loop {
@@ -127,7 +127,7 @@ impl Session {
         }
     }
 
-    /// How long the kernel would still hold back what it was given for a peer that has ended. `None`: nothing.
+    /// How long the kernel would still hold back what the program sent to a peer that has ended. `None`: nothing is held back.
     pub(super) fn unsent_for(&self) -> Option<u64> {
         match self.unsent_since.load(Ordering::Relaxed) {
             0 => None,
@@ -137,7 +137,7 @@ impl Session {
         }
     }
 
-    /// It would send that now, and the peer answers with a reset.
+    /// The kernel would send the held bytes now, and the peer would answer with a reset.
     pub(crate) fn send_unsent(&self) {
         if self.unsent_since.swap(0, Ordering::Relaxed) != 0 {
             self.step(ENDED, LOST);
@@ -167,8 +167,8 @@ impl Session {
         if self.step(LOST, OVER) { Some(Errno::PIPE) } else { self.take_pending_error() }
     }
 
-    /// An error that a call of ours has taken from the kernel is pending for the program. `EPIPE` is none where the program has shut the
-    /// direction.
+    /// An error that a call of ours has taken from the kernel becomes pending for the program. `EPIPE` is dropped if the program has shut
+    /// the sending direction.
     pub(crate) fn set_pending_error(&self, e: Errno) {
         if e == Errno::PIPE && self.slot().is_none_or(|slot| slot.dir[self.side()].w.shut.load(Ordering::SeqCst) != 0) {
             return;
@@ -196,7 +196,7 @@ impl Session {
         taken.then(|| madrigal_sys::errno_from(code as i32))
     }
 
-    /// What a shutdown(2) finds; `sending`: of the sending direction (too).
+    /// What a shutdown(2) finds; `sending`: it includes the sending direction.
     pub(crate) fn shutdown_result(&self, sending: bool) -> Shut {
         match self.gone_now() {
             OPEN => Shut::ByKernel,
@@ -220,7 +220,7 @@ impl Session {
         self.end().1
     }
 
-    /// The same, and whether the kernel's socket does not speak for itself any more ([`Session::is_gone`]).
+    /// The same, and whether the program gets this state instead of the kernel socket's ([`Session::is_gone`]).
     #[inline]
     pub(crate) fn end(&self) -> (bool, u32) {
         match self.gone_now() & 0xff {
@@ -235,15 +235,15 @@ impl Session {
 // --- how it is learnt ---------------------------------------------------------------------------------------------------------
 
 impl<W: Wire> View<'_, W> {
-    /// Whether TCP would not have come to the end of a peer that did not reset the connection: it had more to send than there is room for,
-    /// and the end waits behind that.
+    /// Whether TCP would not show the end yet: the peer did not reset the connection, it had more to send than there is room for, and the
+    /// end comes behind that.
     pub(crate) fn end_waits_for_room(&self) -> bool {
         let is_reset = self.s.is_gone() || self.s.kernel_events.load(Ordering::Relaxed) & ERROR != 0;
         !is_reset && Self::CONSUMER.waiting(self.inn) > 0 && Self::CONSUMER.is_wanted(self.inn)
     }
 
-    /// A send of `n` bytes that the program wants held back, to a peer that has ended: whether the kernel would not have sent them yet, so
-    /// that nobody has answered.
+    /// A send of `n` bytes that the program wants held back, to a peer that has ended. True if the kernel would not have sent them yet, so
+    /// that no reset has been caused.
     #[cold]
     pub(crate) fn keeps_unsent(&self, n: usize) -> bool {
         let n = u32::try_from(n).unwrap_or(u32::MAX);
@@ -258,18 +258,18 @@ impl<W: Wire> View<'_, W> {
         true
     }
 
-    /// The program shuts its sending direction: the end that the peer's kernel reports is no death. Before it does. False: it has shut
-    /// that before.
+    /// The program is about to shut its sending direction. Published first, so the end that the peer's kernel reports is not taken for a
+    /// death. False: it was shut before.
     pub(crate) fn be_mute(&self) -> bool {
         self.out.w.shut.swap(1, Ordering::SeqCst) == 0
     }
 
-    /// It has not: there was nothing to be shut any more.
+    /// Undoes [`View::be_mute`]: nothing was left to shut.
     pub(crate) fn was_not_shut(&self) {
         self.out.w.shut.store(0, Ordering::SeqCst);
     }
 
-    /// An event set, or poll(2), has reported an end, or the peer has published that it closes. Learns whether, and how, it has ended.
+    /// An event set or poll(2) has reported an end, or the peer has published that it closes. Finds out whether and how it has ended.
     pub(crate) fn learn_end(&self) {
         let known = self.s.kernel_events.load(Ordering::Relaxed);
         let peer_closed = || known & ASKED == 0 && self.inn.w.fate.load(Ordering::Acquire) != fate::OPEN;
@@ -278,10 +278,10 @@ impl<W: Wire> View<'_, W> {
         }
     }
 
-    /// Asks the kernel socket what has become of the connection, unless that is known.
+    /// Queries the kernel socket for the state of the connection, unless that is known.
     pub(crate) fn learn(&self) {
         if self.s.is_gone() {
-            // Whoever learnt it, it has ended for this process, too.
+            // Another process has found it out; the connection has ended for this process, too.
             self.s.kernel_events.fetch_or(libc::EPOLLRDHUP as u32 | ASKED, Ordering::Relaxed);
             return;
         }
@@ -289,13 +289,13 @@ impl<W: Wire> View<'_, W> {
             Health::Open => {}
             Health::Ended => {
                 if self.inn.r.deaf.load(Ordering::SeqCst) == 0 {
-                    // Who asks later need not take an error that has come behind it.
+                    // A later query need not take an error that came behind the FIN.
                     self.s.assume_fin();
                 }
                 self.saw_end();
             }
             Health::Closed => self.saw_close(),
-            // The kernel keeps its error, for the program's next call.
+            // The error stays in the kernel, for the program's next call.
             Health::Broken if self.is_reset_meant() => {
                 self.note_end(KERNEL_ENDED);
             }
@@ -309,7 +309,7 @@ impl<W: Wire> View<'_, W> {
     /// The kernel reported the end of the stream.
     pub(crate) fn saw_end(&self) {
         if self.has_ended_itself() {
-            // The peer's own end, or its reset, may still come: the kernel is asked again.
+            // The peer's own end, or its reset, may still come: the kernel is queried again.
             self.s.kernel_events.fetch_or(HALF, Ordering::Relaxed);
             return;
         }
@@ -317,7 +317,7 @@ impl<W: Wire> View<'_, W> {
         self.judge_end();
     }
 
-    /// Judges whether the end that the kernel reports is one.
+    /// Decides what the end that the kernel reports means for the program.
     pub(crate) fn judge_end(&self) {
         if self.has_ended_itself() {
             return;
@@ -327,7 +327,7 @@ impl<W: Wire> View<'_, W> {
             fate::OPEN if self.inn.w.shut.load(Ordering::SeqCst) != 0 => {}
             fate::OPEN | fate::CLOSED if !lost && self.held_back() > 0 => self.ended_before_held(),
             _ if !lost => {}
-            // Without a word, for it was killed: TCP would have reset the connection.
+            // Killed before it published an end: TCP would have reset the connection.
             fate::OPEN => self.s.set_pending_error(Errno::CONNRESET),
             // Sent while the peer closed: TCP would have answered that with a reset.
             fate::CLOSED => self.s.set_pending_error(Errno::PIPE),
@@ -335,12 +335,12 @@ impl<W: Wire> View<'_, W> {
         }
     }
 
-    /// Whether the reported end is what the program has shut, and not the peer.
+    /// Whether the reported end is the program's own shutdown of its receiving direction, and not the peer's end.
     fn has_ended_itself(&self) -> bool {
         self.inn.r.deaf.load(Ordering::SeqCst) != 0 && !self.wire.has_fin()
     }
 
-    /// The kernel's socket is closed, and holds no error: it has been reported.
+    /// The kernel's socket is closed and holds no error, so that error has been reported.
     fn saw_close(&self) {
         self.s.kernel_events.fetch_and(!ERROR, Ordering::Relaxed);
         self.note_end(WHOLE);
@@ -352,7 +352,7 @@ impl<W: Wire> View<'_, W> {
         self.s.cut.store(if behind_fin { cut::AFTER_FIN } else { cut::SHORT }, Ordering::Relaxed);
         match () {
             () if reset && !self.is_reset_meant() => {
-                // A connection that this end had shut is over then.
+                // If the program had shut its sending direction, the connection is over now.
                 if self.out.w.shut.load(Ordering::SeqCst) != 0 {
                     self.s.step(OPEN, OVER);
                 } else {
@@ -364,7 +364,7 @@ impl<W: Wire> View<'_, W> {
         self.note_end(KERNEL_ENDED);
     }
 
-    /// The kernel's socket is about to be reconnected. What it would report by itself is saved, to be reported all the same.
+    /// The kernel's socket is about to be reconnected. An end that it would report by itself is saved, to be reported by us.
     pub(crate) fn save_kernel_end(&self) {
         match self.wire.take_error() {
             Some(e) => self.s.set_pending_error(e),
@@ -373,8 +373,8 @@ impl<W: Wire> View<'_, W> {
         }
     }
 
-    /// How an end in the peer's place is to end, so that the kernel reports what is to be reported. The kernel speaks for itself from now
-    /// on.
+    /// How an end in the peer's place must end, so that the kernel reports what the program is owed. The kernel's own reports count from
+    /// now on.
     pub(crate) fn ending_for_kernel(&self) -> Ending {
         let ending = match self.s.gone_now() {
             OPEN if self.s.take_stored_error().is_none() => Ending::Fin,
@@ -386,7 +386,7 @@ impl<W: Wire> View<'_, W> {
         };
         let cut = if ending == Ending::Reset { cut::SHORT } else { cut::AFTER_FIN };
         self.s.cut.store(cut, Ordering::Relaxed);
-        // A reset that is reported from now on is meant.
+        // A reset reported from now on is a real one.
         self.s.lost.store(1, Ordering::Relaxed);
         let events = if ending == Ending::Fin { HALF } else { WHOLE };
         self.s.kernel_events.store(events | ASKED, Ordering::Relaxed);
@@ -396,13 +396,13 @@ impl<W: Wire> View<'_, W> {
         ending
     }
 
-    /// Whether nobody has the peer's end any more. One that has only shut its sending direction reads on.
+    /// Whether no process holds the peer's end any more. A peer that has only shut its sending direction still reads.
     pub(crate) fn has_no_peer(&self) -> bool {
         let closed = || self.inn.w.fate.load(Ordering::Acquire) != fate::OPEN;
         self.ended() && (self.s.is_gone() || closed() || self.inn.w.shut.load(Ordering::SeqCst) == 0)
     }
 
-    /// Whether the program has shut its sending direction, and its receiving one.
+    /// `is_mute`: whether the program has shut its sending direction. `is_deaf`: its receiving direction.
     pub(crate) fn is_mute(&self) -> bool {
         self.out.w.shut.load(Ordering::SeqCst) != 0
     }
@@ -411,7 +411,7 @@ impl<W: Wire> View<'_, W> {
         self.inn.r.deaf.load(Ordering::SeqCst) != 0
     }
 
-    /// The peer has ended, and what is held back of the ring the kernel would not have sent by now.
+    /// The peer has ended. The kernel would not have sent yet what the ring holds back.
     fn ended_before_held(&self) {
         if self.s.step(OPEN, ENDED) {
             let held = self.held_back();
@@ -420,17 +420,17 @@ impl<W: Wire> View<'_, W> {
         }
     }
 
-    /// Bytes of the ring that the kernel would not have sent yet.
+    /// Bytes of the ring that are held back: the kernel would not have sent them yet.
     fn held_back(&self) -> u64 {
         if self.s.producer.is_due(self.out) { 0 } else { self.held() }
     }
 
-    /// Whether the peer has left bytes of the ring unread, but for those that are held back.
+    /// Whether the peer has left bytes of the ring unread that were not held back.
     fn leaves_ring_unread(&self) -> bool {
         self.s.producer.unread(self.out, &self.mem).is_ok_and(|n| n as u64 > self.held_back())
     }
 
-    /// Whether TCP would have shown that reset, too: not if it only came from doorbells, unread by a peer that closed or was killed.
+    /// Whether TCP would have shown that reset, too. Not if a peer that closed or was killed left only doorbells unread.
     fn is_reset_meant(&self) -> bool {
         let (peer_fate, out) = (self.inn.w.fate.load(Ordering::Acquire), self.out);
         let rung_out = out.r.drained.load(Ordering::SeqCst) != 0
@@ -438,14 +438,14 @@ impl<W: Wire> View<'_, W> {
         let lost = self.s.lost.load(Ordering::Relaxed) != 0 || self.leaves_ring_unread();
         match peer_fate {
             fate::RESET => true,
-            // Nothing but the program's bytes can have been unread.
+            // Only the program's bytes can have been unread.
             _ if rung_out || lost || self.sent_behind() => true,
             fate::CLOSED => false,
             _ => self.inn.w.resets.load(Ordering::Acquire) != 0 || self.refuses_bytes() && self.wire.peer_lives(),
         }
     }
 
-    /// Whether bytes of the program's went by the kernel behind the ring, and so behind doorbells that are unread.
+    /// Whether bytes of the program were sent through the kernel behind the ring, and so behind unread doorbells.
     fn sent_behind(&self) -> bool {
         let line = &self.out.w;
         let rung = line.n_kernel.load(Ordering::SeqCst).wrapping_add(line.bells.load(Ordering::SeqCst));
@@ -461,7 +461,7 @@ impl<W: Wire> View<'_, W> {
             match self.wire.peek() {
                 // Doorbells lie in front of it.
                 Ok(true) => self.fetch_error(),
-                // Behind a FIN the error is a send's: it stays in the kernel, for the C library may be who sends.
+                // Behind a FIN the error is a send's. It stays in the kernel, for the sender may be the C library.
                 Ok(false) => {}
                 Err(e) => self.saw_error(e),
             }
@@ -469,7 +469,7 @@ impl<W: Wire> View<'_, W> {
         self.s.take_pending_error().map_or(Ok(0), Err)
     }
 
-    /// An error that the kernel kept is to be reported now.
+    /// An error that stayed in the kernel is due now.
     pub(crate) fn fetch_error(&self) {
         if self.keeps_error()
             && let Some(e) = self.wire.take_error()

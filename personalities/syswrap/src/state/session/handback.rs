@@ -1,9 +1,9 @@
 //! Unread bytes back into the kernel's own queue, for a reader that knows nothing of rings: stdio, splice, another process, io_uring.
 //!
-//! Nobody can put bytes in front of a socket's queue; but a copy of the *peer's* descriptor can send, and what it sends arrives behind
-//! all there is. So everything is taken out first, doorbells are dropped, and the bytes are sent again in their order. Meanwhile the
-//! peer must not send: the gate is closed to it. Where the kernel gives us no copy (`ptrace_scope`, a container) the peer is asked to
-//! take its bytes back itself, which it can while it has not sent any by the kernel.
+//! No call puts bytes in front of a socket's queue. But a copy of the *peer's* descriptor can send, and what it sends arrives behind all
+//! there is. So everything is taken out first, doorbells are dropped, and the bytes are sent again in their order. Meanwhile the peer must
+//! not send: the gate is closed to it. Where the kernel gives us no copy (`ptrace_scope`, a container) the peer is requested to take its
+//! bytes back itself. It can as long as it has not sent any by the kernel.
 
 use madrigal_base::sync::Ordering;
 use madrigal_shm_ring::layout::{fate, gate, state};
@@ -20,7 +20,8 @@ pub(crate) trait HandBack {
     type Aside: Aside;
     /// Gets hold of the peer's end of this connection.
     fn peer(&self) -> Result<Self::Peer, Errno>;
-    /// Whether the peer may be waited for: where that cannot be had it is asked. Else everything is done at once, or nothing.
+    /// Whether the peer may be waited for: then it is requested to act if no copy of its socket can be made. Else everything is done at
+    /// once, or nothing.
     fn may_ask(&self) -> bool;
     /// Such memory, empty.
     fn aside(&self) -> Result<Self::Aside, Errno>;
@@ -40,7 +41,7 @@ pub(crate) trait PeerEnd {
     fn is_mute(&self) -> bool;
     fn send(&self, bytes: &[u8]) -> Result<usize, Errno>;
     fn send_urgent(&self, byte: u8) -> Result<(), Errno>;
-    /// Bytes ever sent by it, by whoever.
+    /// Bytes ever sent on this socket, by any process.
     fn given(&self) -> Result<u64, Errno>;
     /// How many of them are on their way or have arrived; the others have no room in the window.
     fn sent(&self) -> Result<u64, Errno>;
@@ -57,28 +58,28 @@ pub(crate) trait Aside {
     fn urgent(&self) -> Option<(usize, u8)>;
 }
 
-/// So long a doorbell may take that the peer is just ringing.
+/// A doorbell that the peer is just ringing may take so long.
 const MOMENT_NS: u64 = 10_000_000;
 /// How long what is sent again may take to find room.
 const ROOM_NS: u64 = 2_000_000_000;
-/// How long the peer is waited for that is to take its bytes back itself.
+/// How long to wait for a peer that was requested to take its bytes back.
 const ASKED_NS: u64 = 15_000_000_000;
-/// How often somebody else may come between.
+/// How often another sender may interfere.
 const ALONE: u32 = 100;
-/// How long what was sent again may be on its way.
+/// How long bytes sent again may be on their way.
 const ARRIVAL_NS: u64 = 200_000_000;
 
 impl<W: Wire> View<'_, W> {
-    /// Puts whatever is unread into the kernel's queue: the receiving side is DONE then. An error: it cannot be; `EIO`, and bytes are lost
-    /// by it, or doorbells would be read for bytes. Behind the seal, under both locks.
+    /// Puts all unread bytes into the kernel's queue; the receiving side is DONE then. An error: that was not possible. With `EIO`, bytes
+    /// are lost, or doorbells would be read as bytes. Behind the seal, under both locks.
     pub(crate) fn hand_back(&self, by: &impl HandBack) -> Result<(), Errno> {
-        // The peer may not look at the connection for long.
+        // The peer may not check the connection for long.
         self.call_off_last();
         self.finish_receiving();
         if self.s.rx() == phase::DONE {
             return Ok(());
         }
-        // Who is not found may have gone since it was looked for last.
+        // A peer that is not found may have gone since the last check.
         match by.peer().inspect_err(|_| self.learn()) {
             Ok(peer) => return self.hand_back_through(&peer, by),
             // The peer is gone, and with it what it had not sent.
@@ -90,8 +91,8 @@ impl<W: Wire> View<'_, W> {
         Ok(())
     }
 
-    /// The same where the peer is gone, by an end that takes its place as soon as the kernel's queue is empty. Only this process holds the
-    /// socket.
+    /// The same where the peer is gone, through an end that takes its place as soon as the kernel's queue is empty. Only this process holds
+    /// the socket.
     pub(crate) fn hand_back_by<H: HandBack>(&self, place: &H::Peer, by: &H) -> Result<(), Errno> {
         self.close_gate();
         let done = self.put_back(place, by);
@@ -100,13 +101,13 @@ impl<W: Wire> View<'_, W> {
         done
     }
 
-    /// Nobody can send anything again: the kernel's queue has to do as it is, without its first doorbells; `waits` for one that is just
-    /// being rung. An error: more of them lie behind unread kernel bytes, where only our hooks can take them out.
+    /// No process can send again: the kernel's queue stays as it is, without its first doorbells; `waits` for a doorbell that is just being
+    /// rung. An error: more doorbells lie behind unread kernel bytes, where only our hooks can take them out.
     fn keep_queue(&self, e: Errno, waits: bool) -> Result<(), Errno> {
         let end = self.wire.now() + ASKED_NS;
         self.finish_receiving();
         while waits && self.s.rx() == phase::RING && !self.has_rung_last() && self.wire.now() < end {
-            // Read before what has come: a peer that died has rung its last.
+            // Read before the queue: a peer that died has rung its last.
             let lived = self.wire.peer_lives();
             self.finish_receiving();
             if !lived && self.s.rx() == phase::RING && Self::CONSUMER.waiting(self.inn) == 0 {
@@ -120,7 +121,7 @@ impl<W: Wire> View<'_, W> {
 
     fn hand_back_through<H: HandBack>(&self, peer: &H::Peer, by: &H) -> Result<(), Errno> {
         self.close_gate();
-        // Nothing goes behind a FIN, whoever has sent it. Behind the gate, through which it goes, too.
+        // Nothing can follow a FIN. Checked behind the gate, for a FIN passes the gate, too.
         let done = if self.inn.w.shut.load(Ordering::SeqCst) != 0 || peer.is_mute() {
             self.keep_queue(Errno::PIPE, by.may_ask())
         } else {
@@ -134,14 +135,14 @@ impl<W: Wire> View<'_, W> {
         if !by.may_ask() {
             self.is_done_at_once(peer)?;
         }
-        // Even if it fails: what is left is the kernel's, and nobody can tell doorbells from bytes any more.
+        // Even if it fails: the rest is the kernel's, and doorbells cannot be separated from bytes any more.
         let done = self.put_back(peer, by);
         self.finish_in();
         done.map_err(|_| Errno::IO)
     }
 
     fn close_gate(&self) {
-        // SYNC: SeqCst with `pass`: whoever sends already is seen, and nobody begins to.
+        // SYNC: SeqCst with `pass`: every sender under way is seen, and no other one begins.
         self.inn.wake.gate.fetch_or(gate::CLOSED, Ordering::SeqCst);
     }
 
@@ -149,7 +150,7 @@ impl<W: Wire> View<'_, W> {
         self.inn.wake.gate.fetch_and(!gate::CLOSED, Ordering::SeqCst);
     }
 
-    /// Whether all there is has room, and no sender has to be waited for, who may stand still. Behind the gate.
+    /// Whether everything has room, and no sender is under way: it may be stopped, so it is not waited for long. Behind the gate.
     fn is_done_at_once(&self, peer: &impl PeerEnd) -> Result<(), Errno> {
         let end = self.wire.now() + MOMENT_NS;
         while !self.senders_idle() {
@@ -164,7 +165,7 @@ impl<W: Wire> View<'_, W> {
         if peer.room_for(all) { Ok(()) } else { Err(Errno::NOBUFS) }
     }
 
-    /// Whether nobody sends or rings any more. Behind seal and gate.
+    /// Whether no thread sends or rings any more. Behind seal and gate.
     fn senders_idle(&self) -> bool {
         self.inn.wake.gate.load(Ordering::SeqCst) & gate::SENDERS == 0 && self.has_rung_last()
     }
@@ -180,7 +181,7 @@ impl<W: Wire> View<'_, W> {
         let mut aside = by.aside()?;
         let front = self.empty_queue(peer, &mut aside, by)?;
         self.empty_ring(&mut aside, front)?;
-        // Nobody reads meanwhile: all of it has to fit.
+        // No process reads meanwhile: all of it must fit.
         let _wide = peer.widen(aside.bytes().len() as u64);
         let Some((at, byte)) = aside.urgent() else { return self.resend_alone(peer, aside, by) };
         let (before, behind) = aside.bytes().split_at_checked(at).ok_or(Errno::INVAL)?;
@@ -197,7 +198,7 @@ impl<W: Wire> View<'_, W> {
                 Ok(_) | Err(Trouble::Sealed) => return Ok(()),
                 Err(_) => return Err(Errno::CONNRESET),
             };
-            // Ours first: a child of ours may read them, too. No writer finds space in a sealed ring (`Producer::space`), nor leaves it for
+            // Ours first: a child of ours may read them, too. No writer finds space in a sealed ring (`Producer::space`), or leaves it for
             // a larger one (`View::grow`), so the bytes stay where they are.
             match Self::CONSUMER.advance(self.inn, &span, span.len()) {
                 Ok(()) => {}
@@ -209,13 +210,13 @@ impl<W: Wire> View<'_, W> {
                 aside.put(at, unsafe { core::slice::from_raw_parts(ptr.cast_const(), len) })?;
                 at += len;
             }
-            // Behind it, for that they have stayed what they were.
+            // After the copy: the sum also proves that the bytes did not change.
             let sum = self.sum_up(&span, span.len()).map_err(|_| Errno::CONNRESET)?;
             self.keep_sum(span.at + span.len() as u64, sum);
         }
     }
 
-    /// Sends it again, and makes sure that nothing has come before it or between: the gate does not hold a FILE of the C library's, nor a
+    /// Sends it again, and makes sure that nothing has come before it or between: the gate holds back neither a FILE of the C library nor a
     /// process that knows nothing of rings. What those send in the same moment belongs behind it.
     fn resend_alone<H: HandBack>(&self, peer: &H::Peer, mut aside: H::Aside, by: &H) -> Result<(), Errno> {
         for _ in 0..ALONE {
@@ -234,7 +235,7 @@ impl<W: Wire> View<'_, W> {
         Err(Errno::IO)
     }
 
-    /// Takes so many bytes out of the kernel's queue, which come at once.
+    /// Takes so many bytes out of the kernel's queue; they arrive soon.
     fn take_out<H: HandBack>(&self, n: usize, aside: &mut H::Aside, by: &H) -> Result<(), Errno> {
         let end = self.wire.now() + ROOM_NS;
         while aside.bytes().len() < n {
@@ -248,12 +249,12 @@ impl<W: Wire> View<'_, W> {
         if aside.urgent().is_some() { Err(Errno::INVAL) } else { Ok(()) }
     }
 
-    /// Takes everything out of the kernel's queue, and the doorbells out of that; how many bytes come before the ring. Senders that
-    /// were under way when the gate was closed are waited for, and what TCP still holds: both find room, for the queue is emptied.
+    /// Takes everything out of the kernel's queue, and the doorbells out of that; returns how many bytes come before the ring. Waits for
+    /// senders that were under way when the gate was closed, and for what TCP still holds: both find room, for the queue is emptied.
     fn empty_queue<H: HandBack>(&self, peer: &H::Peer, aside: &mut H::Aside, by: &H) -> Result<usize, Errno> {
         let (begin, end) = (self.wire.taken()?, self.wire.now() + ASKED_NS);
         loop {
-            // Read before what was sent: that includes what these have sent.
+            // Read before `given`, so that `given` includes what these senders have sent.
             let idle = self.senders_idle();
             // Our copy of its socket keeps the connection open when the peer dies.
             let idle = idle || !self.wire.peer_lives();
@@ -298,8 +299,8 @@ impl<W: Wire> View<'_, W> {
         Ok(())
     }
 
-    /// A busy machine delivers later, also to itself, and each piece that comes later is an edge. What has no room in
-    /// the window comes when there is some.
+    /// A busy machine delivers later, also to itself, and each piece that comes later is an edge. Bytes without room in the window arrive
+    /// when there is some.
     fn await_arrival(&self, peer: &impl PeerEnd) {
         let end = self.wire.now() + ARRIVAL_NS;
         let is_here = || {
@@ -311,12 +312,13 @@ impl<W: Wire> View<'_, W> {
         }
     }
 
-    /// The peer takes its unread bytes back itself, as soon as one of its threads looks at the connection; the seal's doorbell has woken
-    /// it.
+    /// Requests the peer to take its unread bytes back. It does so when one of its threads next checks the connection; the seal's doorbell
+    /// has woken it.
     fn ask_back(&self) -> Result<(), Errno> {
         self.inn.wake.gate.fetch_or(gate::WANTED, Ordering::SeqCst);
         let end = self.wire.now() + ASKED_NS;
-        // One that sends by the kernel already cannot put anything in front of that any more. What it takes back it sends at the gate.
+        // A peer that already sends by the kernel cannot put anything in front of that. While it sends bytes it took back it is at the
+        // gate.
         let may_answer = || {
             if self.is_left() {
                 return false;
@@ -361,32 +363,32 @@ impl<W: Wire> View<'_, W> {
         Self::CONSUMER.waiting(self.inn) > 0
     }
 
-    /// Whether the peer has closed, or shut its sending direction, or died: nobody puts anything back any more.
+    /// Whether the peer has closed, or shut its sending direction, or died: then it puts nothing back.
     pub(crate) fn is_left(&self) -> bool {
         !self.peer_is_open() || self.inn.w.shut.load(Ordering::SeqCst) != 0 || !self.wire.peer_lives()
     }
 
-    /// Unread bytes stay in the ring, but others may read the kernel's queue: the doorbells in front of it are taken out. Behind the seal,
-    /// under the receive lock.
+    /// Unread bytes stay in the ring, but other processes may read the kernel's queue: takes out the doorbells at its front. Behind the
+    /// seal, under the receive lock.
     pub(crate) fn clear_queue(&self) {
         if self.s.rx() == phase::RING {
             let _ = self.rung_out();
         }
     }
 
-    /// Whether no doorbell lies behind kernel bytes that are not read yet, nor will.
+    /// Whether no doorbell lies behind unread kernel bytes, and none will.
     pub(super) fn is_unmixed(&self) -> bool {
         self.has_rung_last() && self.inn.w.bells.load(Ordering::SeqCst) == 0
     }
 
-    /// Whether the peer has asked us to take our unread bytes back: our sending direction is to end now.
+    /// Whether the peer has requested us to take our unread bytes back: then our sending direction must end now.
     pub(crate) fn is_asked_back(&self) -> bool {
         self.out.wake.gate.load(Ordering::Relaxed) & gate::WANTED != 0
     }
 }
 
-/// `all` are these bytes, sent in one piece, and what others have sent before and behind it: those come to stand behind it. `EIO`: nobody
-/// can tell which are which.
+/// `all` are our bytes, sent in one piece, and what others have sent before and behind them. Puts those behind ours. `EIO`: it is not
+/// certain which are which.
 fn in_front<H: HandBack>(own: &[u8], all: &[u8], by: &H) -> Result<H::Aside, Errno> {
     let mut places = (0..=all.len() - own.len()).filter(|&at| all[at..].starts_with(own));
     let first = places.next().ok_or(Errno::IO)?;

@@ -1,17 +1,17 @@
-//! Bytes that the program wants held back until more come (`MSG_MORE`), or until it pulls the cork (`TCP_CORK`): as TCP does it.
+//! Bytes that the program wants held back until more come (`MSG_MORE`), or until it turns `TCP_CORK` off: as TCP does it.
 //!
-//! They lie in the ring, hidden ([`madrigal_shm_ring::ring`]): a send without `MSG_MORE` shows them together with its own, `TCP_CORK` off
-//! and `TCP_NODELAY` on show them, whole segments are shown at once, and so is everything when the ring is full or sealed. After 200 ms
-//! the reader shows them to itself. No thread and no timer of ours is needed: a reader that is awake, or goes to sleep later, looks at the
-//! clock; and for one that sleeps already the kernel has a timer. The doorbell for it is sent with `MSG_MORE`, too, so the kernel holds it
-//! back for its 200 ms, or until another one follows. Where the bytes are shown before that, `TCP_NODELAY` lets it go at once.
+//! They lie in the ring, hidden ([`madrigal_shm_ring::ring`]). A send without `MSG_MORE` shows them together with its own; `TCP_CORK` off
+//! and `TCP_NODELAY` on show them; whole segments are shown at once, and so is everything when the ring is full or sealed. After 200 ms the
+//! reader shows them to itself. That needs no thread and no timer of ours: a reader that is awake, or goes to sleep later, checks the
+//! clock, and for one that sleeps already the kernel has a timer. The doorbell for it is sent with `MSG_MORE`, too, so the kernel holds it
+//! back for its 200 ms, or until another one follows. If the bytes are shown before that, `TCP_NODELAY` sends it at once.
 
 use madrigal_base::sync::Ordering;
 use madrigal_shm_ring::ring::{Sleeper, Span, Trouble};
 
 use super::{View, Wire, phase};
 
-/// No segment is shorter (RFC 9293, 3.7.1): the kernel need not be asked how long they are.
+/// No segment is shorter (RFC 9293, 3.7.1): for less the segment size need not be queried.
 const SHORTEST: u64 = 536;
 
 impl<W: Wire> View<'_, W> {
@@ -25,7 +25,7 @@ impl<W: Wire> View<'_, W> {
         Ok(sleeper)
     }
 
-    /// The same to nobody, yet. Whole segments of what is held are shown.
+    /// The same, but hidden for now. Whole segments of held bytes are shown.
     #[cold]
     pub(super) fn hold(&self, span: &Span, n: usize) -> Result<Sleeper, Trouble> {
         let producer = &self.s.producer;
@@ -61,8 +61,8 @@ impl<W: Wire> View<'_, W> {
         self.s.producer.held(self.out)
     }
 
-    /// A doorbell that the kernel may hold back goes out, for it is counted: a reader that closes waits for it. One that was rung since
-    /// has taken it along.
+    /// Sends a doorbell that the kernel may hold back, for it is counted: a reader that closes waits for it. A doorbell rung since then has
+    /// sent it, too.
     #[inline]
     pub(super) fn hurry_late(&self) {
         if self.s.late.load(Ordering::Relaxed) != 0 {
@@ -78,7 +78,7 @@ impl<W: Wire> View<'_, W> {
         }
     }
 
-    /// How long a thread may sleep that found nothing in the ring, for something is held back. Once the ring is armed.
+    /// How long a thread that found the ring empty may sleep, because bytes are held back. Once the ring is armed.
     pub(crate) fn held_for(&self) -> Option<u64> {
         let held = if self.s.rx() == phase::RING { Self::CONSUMER.held_for(self.inn) } else { None };
         held.into_iter().chain(self.s.unsent_for()).min()

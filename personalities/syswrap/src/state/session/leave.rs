@@ -1,11 +1,11 @@
 //! The end of both directions.
 //!
-//! A seal, by either side, is the last word in a ring: nothing is added behind it. Ours ends our sending direction at once; the peer
-//! drains what was published, takes our last doorbell out, and finds our further bytes in its kernel socket. The other direction ends
-//! when we have done the same. Nothing here waits for the peer.
+//! After a seal, by either side, nothing is added to the ring. Ours ends our sending direction at once; the peer drains what was published,
+//! takes our last doorbell out, and finds our further bytes in its kernel socket. The other direction ends when we have done the same.
+//! Nothing here waits for the peer.
 //!
-//! Bytes the peer has not read yet are taken back at that moment, if the kernel's buffer has room for them, and go in front of what is
-//! sent by the kernel: whoever reads the peer's socket then, and knows nothing of rings, finds every byte in order.
+//! Bytes the peer has not read yet are taken back at that moment, if the kernel's buffer has room for them. They go in front of what is
+//! sent by the kernel: then a reader of the peer's socket that knows nothing of rings finds every byte in order.
 
 use madrigal_base::sync::Ordering;
 use madrigal_progress::wait::Peer;
@@ -14,14 +14,14 @@ use madrigal_sys::Errno;
 
 use super::{View, Wire, phase};
 
-/// How long a reader that is at it may take before [`View::take_back`].
+/// How long a reader that is taking bytes may continue before [`View::take_back`].
 const READER_NS: u64 = 20_000;
-/// How long room may be missing that was there when it was asked for: a machine short of memory.
+/// How long the room that was there at the check may be missing: a machine short of memory.
 const ROOM_NS: u64 = 2_000_000_000;
-/// Doorbells under way are waited for so long by a side that closes. TCP may pace them.
+/// How long a closing side waits for doorbells under way. TCP may pace them.
 const RINGING_NS: u64 = 500_000_000;
 
-/// So much a connection that is not read takes at once, if it took nothing before.
+/// So many bytes a connection that is not read takes at once, if it took nothing before.
 const IN_WINDOW: usize = 32 << 10;
 
 /// A gate through which the writer sends by the kernel, behind a direction that has ended.
@@ -45,18 +45,18 @@ impl<'a, W: Wire> View<'a, W> {
     /// Seals both directions: nothing is added to either ring from now on. Under the send lock.
     pub(crate) fn seal(&self) {
         self.wire.undisturbed(|| {
-            // SYNC: SeqCst: a peer that sees the seal sees this too, and does not take the doorbells for complete.
+            // SYNC: SeqCst: a peer that sees the seal sees this too, so it does not take the count of doorbells for final.
             self.begin_ringing();
             let rings = self.may_ring() && !self.ended() || !self.has_gone() && self.takes_last();
             let asks = self.ask_last();
             Self::CONSUMER.seal(self.inn);
             self.s.producer.seal(self.out);
-            // SYNC: SeqCst, behind the seal: who begins to sleep later sees it.
+            // SYNC: SeqCst, behind the seal: a thread that begins to sleep later sees it.
             if asks && self.s.rx_sleepers.load(Ordering::SeqCst) == 0 {
                 self.call_off_last();
             }
             if rings {
-                // A peer that sleeps, for bytes or for space, has to notice: this is the last doorbell. (A peer that is gone would answer
+                // A peer that sleeps, for bytes or for space, must be woken: this is the last doorbell. (A peer that is gone would answer
                 // it with a reset, which belongs to the program's next send.)
                 self.ring_now();
             }
@@ -64,8 +64,8 @@ impl<'a, W: Wire> View<'a, W> {
         });
     }
 
-    /// Whether the program's shutdown(2) leaves the receiving direction shut, with so little unread in the ring that the kernel takes it
-    /// before. It is the last moment: nobody sends to who does not receive, and whoever reads the socket without us is to find it there.
+    /// Whether the program's shutdown(2) leaves the receiving direction shut, with so little unread in the ring that the kernel can still
+    /// take it. This is the last moment: nothing can be sent to a shut direction, and a reader without our hooks must find the bytes there.
     pub(crate) fn has_last_bytes(&self, how: i32) -> bool {
         let deaf = self.inn.r.deaf.load(Ordering::SeqCst) != 0;
         (deaf || how != libc::SHUT_WR) && (1..=IN_WINDOW as u64).contains(&Self::CONSUMER.waiting(self.inn))
@@ -76,17 +76,17 @@ impl<'a, W: Wire> View<'a, W> {
         self.inn.r.deaf.store(1, Ordering::SeqCst);
     }
 
-    /// Our sending direction is over: seals, says how many doorbells there were, and takes unread bytes back. The kernel carries what we
+    /// Ends our sending direction: seals, publishes the final count of doorbells, and takes unread bytes back. The kernel carries what we
     /// send from now on. Under the send lock.
     pub(crate) fn finish_sending(&self) {
         if self.s.tx() == phase::DONE {
             return;
         }
         self.seal();
-        // A direction that never switched stays the kernel's: nobody knows where a ring would have begun.
+        // A direction that never switched stays the kernel's: the byte at which the ring would have begun is not known.
         if self.s.tx() != phase::KERNEL {
             self.end_ring();
-            // SYNC: before any send finds that the kernel carries what follows; behind the last doorbell, which is not to wait.
+            // SYNC: before any send finds that the kernel carries what follows; behind the last doorbell, which must not wait.
             if self.s.corked.load(Ordering::Relaxed) != 0 {
                 self.wire.cork();
             }
@@ -94,14 +94,14 @@ impl<'a, W: Wire> View<'a, W> {
         self.s.tx.store(phase::DONE, Ordering::SeqCst);
     }
 
-    /// Nothing more is published, and no doorbell rung: the kernel carries bytes from here on, and first of all those the peer has not
-    /// read. Under the send lock, behind the seal.
+    /// Nothing more is published, and no doorbell rung. The kernel carries bytes from here on, first of all those the peer has not read.
+    /// Under the send lock, behind the seal.
     fn end_ring(&self) {
         self.await_ringers();
         let passage = self.pass();
-        // SYNC: SeqCst, before the mark: a reader that finds it waits for what is taken back.
+        // SYNC: SeqCst, before `state`: a reader that finds DONE there waits for the bytes taken back.
         self.out.w.taking.store(taking::RING, Ordering::SeqCst);
-        // SYNC: SeqCst, before the first byte: a reader that finds the mark missing takes what has come for doorbells.
+        // SYNC: SeqCst, before the first byte: a reader that does not see it takes what has come for doorbells.
         self.out.w.state.store(state::DONE, Ordering::SeqCst);
         if let Passage::Open(_sender) = passage {
             self.take_back();
@@ -109,7 +109,7 @@ impl<'a, W: Wire> View<'a, W> {
         self.out.w.taking.store(taking::NOTHING, Ordering::SeqCst);
     }
 
-    /// The direction we receive in is sealed: goes on as far as it can without waiting. Under the receive lock.
+    /// The direction we receive in is sealed: moves forward as far as possible without waiting. Under the receive lock.
     pub(crate) fn finish_receiving(&self) {
         match self.s.rx() {
             phase::DONE => return,
@@ -119,7 +119,7 @@ impl<'a, W: Wire> View<'a, W> {
             _ => {}
         }
         self.reach_ring();
-        // Kernel bytes that are not read yet, and nothing behind them but more of these.
+        // Unread kernel bytes, and only more of these behind them.
         if self.s.rx() == phase::READY && Self::CONSUMER.waiting(self.inn) == 0 && self.is_unmixed() {
             return self.finish_in();
         }
@@ -128,10 +128,10 @@ impl<'a, W: Wire> View<'a, W> {
         }
     }
 
-    /// What the peer has not read goes by the kernel, in front of what follows, if it has room for all of it.
+    /// Sends what the peer has not read by the kernel, in front of what follows, if there is room for all of it.
     fn take_back(&self) {
         let (out, producer) = (self.out, &self.s.producer);
-        // What a peer has left that went is known by what it left.
+        // What a peer that has gone left unread decides what its end means: so the end is checked first.
         if producer.unread(out, &self.mem).is_ok_and(|n| n > 0) {
             self.learn();
         }
@@ -150,7 +150,7 @@ impl<'a, W: Wire> View<'a, W> {
         if !has_room() {
             return;
         }
-        // Nobody else consumes these bytes once this succeeds: they are as good as unpublished, and lie still in our own block.
+        // This success means that no reader consumes these bytes: they count as unpublished, and stay in our own block.
         let Ok(Some(span)) = producer.take_back(out, &self.mem) else { return };
         for (ptr, len) in span.pieces().into_iter().filter(|&(_, len)| len > 0) {
             // SAFETY: bytes this process published in a block it still holds.
@@ -158,7 +158,7 @@ impl<'a, W: Wire> View<'a, W> {
             match self.send_all(bytes) {
                 Ok(()) => {}
                 Err(Errno::AGAIN) => {
-                    // The room that there was is gone, and stays so: better a reset than a hole.
+                    // The room that was there is gone, and stays so: a reset is better than a hole in the stream.
                     self.wire.resets();
                     return self.saw_error(Errno::CONNRESET);
                 }
@@ -170,12 +170,12 @@ impl<'a, W: Wire> View<'a, W> {
         }
     }
 
-    /// Whether nobody reads there any more, as far as the kernel has told: a peer that has only shut its own sending direction reads on.
+    /// Whether the kernel has reported that no peer reads any more. A peer that has only shut its own sending direction still reads.
     fn has_gone(&self) -> bool {
         self.ended() && self.inn.w.shut.load(Ordering::SeqCst) == 0 || self.is_dead()
     }
 
-    /// A reader that is just taking bytes is left to it.
+    /// Lets a reader that is taking bytes finish.
     fn await_reader(&self) {
         let runs = self.out.wake.armed.load(Ordering::Relaxed) == 0 && self.reader_is() == Peer::Elsewhere;
         let end = self.wire.now() + READER_NS;
@@ -200,7 +200,7 @@ impl<'a, W: Wire> View<'a, W> {
 
     // --- behind the end -----------------------------------------------------------------------------------------------------------
 
-    /// Whether the peer may still ask something of us behind the end of our sending direction.
+    /// Whether the peer may still request something of us behind the end of our sending direction.
     pub(crate) fn is_needed(&self) -> bool {
         // SYNC: SeqCst with `finish_in`.
         self.out.r.drained.load(Ordering::SeqCst) == 0
@@ -211,7 +211,7 @@ impl<'a, W: Wire> View<'a, W> {
 
     /// Counts a thread that is about to send by the kernel, behind the end of our sending direction.
     pub(crate) fn pass(&self) -> Passage<'a, W> {
-        // SYNC: SeqCst: either we see the gate closed, or who closes it sees us.
+        // SYNC: SeqCst: either we see the gate closed, or the thread that closes it sees us.
         let seen = self.out.wake.gate.fetch_add(1, Ordering::SeqCst);
         let sender = Sender(*self);
         // A peer that died while it had the gate closed puts nothing back any more.
@@ -219,7 +219,7 @@ impl<'a, W: Wire> View<'a, W> {
         if open { Passage::Open(sender) } else { Passage::Closed }
     }
 
-    /// Where the peer ran when it last sent, for those who wait for bytes.
+    /// Where the peer ran when it last sent, for threads that wait for bytes.
     pub(crate) fn writer_is(&self) -> Peer {
         self.where_is(self.writer_cpu())
     }
@@ -229,12 +229,12 @@ impl<'a, W: Wire> View<'a, W> {
         Progress::cpu_in(self.inn.w.progress.load(Ordering::Relaxed))
     }
 
-    /// Where the peer ran when it last read, for those who wait for space.
+    /// Where the peer ran when it last read, for threads that wait for space.
     pub(crate) fn reader_is(&self) -> Peer {
         self.where_is(self.out.r.cpu.load(Ordering::Relaxed))
     }
 
-    /// What a processor published in a direction's line, its number plus one, means to this thread.
+    /// What a published processor number, plus one, means to this thread.
     fn where_is(&self, cpu_plus_one: u32) -> Peer {
         match cpu_plus_one {
             0 => Peer::Unknown,
@@ -245,13 +245,13 @@ impl<'a, W: Wire> View<'a, W> {
 
     // --- close --------------------------------------------------------------------------------------------------------------------
 
-    /// Tells the peer how we leave, so that it sees what TCP would show: end of stream, or a reset if we leave bytes unread, or if the
-    /// program wants one (`resets`). True: the kernel's socket is to be reset. Just before the last descriptor is closed, under the send
-    /// lock; `alone`: no frame below this one is in the middle of a send.
+    /// Publishes how we leave, so that the peer sees what TCP would show: end of stream, or a reset if we leave bytes unread or the program
+    /// wants one (`resets`). True: the kernel's socket must be reset. Just before the last descriptor is closed, under the send lock;
+    /// `alone`: no frame below this one is in the middle of a send.
     pub(crate) fn close(&self, resets: bool, alone: bool) -> bool {
         if resets || self.leaves_unread() {
             self.out.w.fate.store(fate::RESET, Ordering::SeqCst);
-            // A reader that knows nothing of rings is to find what came before the reset; but a full window would lose it.
+            // A reader that knows nothing of rings must find what came before the reset; but a full window would lose it.
             if alone && self.s.producer.unread(self.out, &self.mem).is_ok_and(|n| n > 0 && n <= IN_WINDOW) {
                 self.end_sending();
             }
@@ -283,15 +283,15 @@ impl<'a, W: Wire> View<'a, W> {
         self.inbound() > 0
     }
 
-    /// Whether what the kernel socket holds first are doorbells.
+    /// Whether the first bytes in the kernel socket are doorbells.
     fn reads_ring(&self) -> bool {
         self.s.rx() == phase::RING || self.s.rx() == phase::READY && self.left_in_kernel() == Some(0)
     }
 
-    /// Takes out all the doorbells there will ever be: those that are counted come, and no more are sent to who closes. Under the
-    /// receive lock.
+    /// Takes out the last doorbells: those that are counted arrive, and the peer sends no more once it sees the close. Under the receive
+    /// lock.
     fn take_doorbells(&self) {
-        // A thread may still receive: it is not to take the doorbells for bytes that came before the ring.
+        // A thread may still receive: it must not take the doorbells for bytes that came before the ring.
         self.reach_ring();
         if self.s.rx() != phase::RING {
             return;

@@ -8,22 +8,22 @@
 //! ```
 //! * READY: the reader understands doorbells. Kernel bytes up to `n_kernel` come first, then the ring; whatever the kernel's queue holds
 //!   behind them is a doorbell.
-//! * DONE, receiving: the reader says so (`drained`), for the writer may be asked for help until then ([`handback`]).
-//! * DONE, sending: the kernel carries bytes again. Until the reader is drained the writer counts itself at the *gate* while it sends,
-//!   and the reader may close it.
+//! * DONE, receiving: the reader publishes this as `drained`. Until then the writer may be asked to take bytes back ([`handback`]).
+//! * DONE, sending: the kernel carries bytes again. Until the reader is drained the writer counts itself at the *gate* while it sends, and
+//!   the reader may close the gate.
 //!
-//! When both are DONE the socket is an ordinary one to the program; when the peer is drained as well the session is over, and the
-//! connection may earn another. Who moves what: `rx` under the receive lock, `tx` under the send lock; everybody may look.
+//! When both are DONE the program's calls go to the kernel's socket only. When the peer is drained as well the session is over, and the
+//! connection may earn another. `rx` changes under the receive lock, `tx` under the send lock; both may be read without a lock.
 //!
 //! | file | what it does |
 //! |---|---|
 //! | [`switch`] | both directions into the ring |
-//! | [`source`] | where the next byte is; what a look takes, or would take |
+//! | [`source`] | where the next byte is; what a receive takes, what a peek copies |
 //! | [`put`] | space for bytes, growth, publication |
 //! | [`sums`] | checksums of what travels in rings |
 //! | [`held`] | bytes that the program wants held back |
 //! | [`bells`] | doorbells: rung, taken out, counted; whether the kernel socket has ended |
-//! | [`gone`] | what is reported to the program of a peer that has gone |
+//! | [`gone`] | what is reported to the program after its peer has gone |
 //! | [`leave`] | seals; the end of both directions |
 //! | [`reading`] | the right to take bytes, among threads and forked processes |
 //! | [`urgent`] | urgent bytes behind doorbells |
@@ -84,7 +84,7 @@ mod cut {
     pub(super) const AFTER_FIN: u32 = 2;
 }
 
-/// Errors by which the kernel says that a connection broke.
+/// Errors by which the kernel reports a broken connection.
 const BROKEN: [Errno; 5] =
     [Errno::CONNRESET, Errno::TIMEDOUT, Errno::CONNABORTED, Errno::HOSTUNREACH, Errno::NETUNREACH];
 
@@ -122,25 +122,25 @@ pub(crate) struct Session {
     piece_in: AtomicU64,
     /// Other processes read, too, since a fork.
     shared: AtomicU32,
-    /// When the kernel socket was last asked whether it is still open.
+    /// When the kernel socket was last queried for its end.
     checked_at: AtomicU64,
-    /// When a sender asked the same.
+    /// When a sender last did so.
     alive_at: AtomicU64,
-    /// How many peers had been found killed when either was asked.
+    /// How many peers had been found killed at the last such query.
     deaths: AtomicU32,
-    /// Larger rings could not be had.
+    /// No larger ring was available.
     no_room: AtomicU32,
     /// How often the sender found the ring full.
     fulls: AtomicU32,
-    /// How often a nonblocking send was refused, or the kernel told anew of room that there is: the edges of `EPOLLOUT`.
+    /// How often a nonblocking send was refused, or the kernel reported room again: the edges of `EPOLLOUT`.
     pub(crate) refusals: AtomicU32,
-    /// Since when a sender has found it full, or waited for it to have room, 0 while it does not.
+    /// Since when a sender has found the ring full, or waited for room in it; 0 while it does not.
     full_since: AtomicU64,
     /// Whether a send was refused since the last one that was not.
     refused: AtomicU32,
     /// 1: the kernel holds a doorbell back.
     late: AtomicU32,
-    /// How long the kernel's segments are; 0 while nobody asked.
+    /// Length of the kernel's segments; 0 until queried.
     segment: AtomicU32,
     /// Bytes that the kernel would hold back for a peer that has ended, and since when; 0: there are none.
     unsent: AtomicU32,
@@ -156,7 +156,7 @@ pub(crate) struct Session {
     /// Threads inside a kernel receive or send of the socket.
     pub(crate) in_recv: AtomicU32,
     pub(crate) in_send: AtomicU32,
-    /// `EPOLLRDHUP`, `EPOLLHUP`, `EPOLLERR` once the kernel has said so.
+    /// `EPOLLRDHUP`, `EPOLLHUP`, `EPOLLERR` once the kernel has reported them.
     pub(crate) kernel_events: AtomicU32,
     /// An error taken from the kernel and pending for the program, outside of a session (else see [`gone`]).
     error: AtomicU32,
@@ -164,7 +164,7 @@ pub(crate) struct Session {
     lost: AtomicU32,
     /// How often the switch was put off, since the reader was last found to have read everything.
     put_off: AtomicU32,
-    /// How the connection broke, once the kernel has told: one of [`cut`].
+    /// How the connection broke, once the kernel has reported it: one of [`cut`].
     cut: AtomicU32,
     /// `TCP_CORK`: nothing moves while it is on.
     pub(crate) corked: AtomicU32,
@@ -265,8 +265,8 @@ impl Session {
     #[inline]
     pub(crate) fn slot(&self) -> Option<&Slot> {
         let slot = core::ptr::with_exposed_provenance::<Slot>(self.slot.load(Ordering::Acquire) as usize);
-        // SAFETY: set by `begin` from a slot that stays mapped until `clear`, which happens when nobody is at work on the socket
-        // (see `use_count`); the caller is.
+        // SAFETY: set by `begin` from a slot that stays mapped until `clear`. `clear` runs only while no caller holds the socket (see
+        // `use_count`), and this caller holds it.
         unsafe { slot.as_ref() }
     }
 
@@ -300,7 +300,7 @@ impl Session {
         self.rx_sleepers.load(Ordering::SeqCst) > 0 || self.tx_sleepers.load(Ordering::SeqCst) > 0
     }
 
-    /// A call of the program's got this error from the kernel, which reports once that a connection broke. Before the call is counted as
+    /// A call of the program got this error from the kernel, which reports a broken connection once. Called before that call is counted as
     /// over.
     #[cold]
     pub(crate) fn note_error(&self, e: Errno) {
@@ -318,17 +318,17 @@ impl Session {
         }
     }
 
-    /// The peer's FIN came: the kernel says so, or the connection is closed, and nobody was told that it broke.
+    /// The peer's FIN came: the kernel reports it, or the connection is closed and no call got an error.
     pub(crate) fn assume_fin(&self) {
         let _ = self.cut.compare_exchange(cut::UNKNOWN, cut::AFTER_FIN, Ordering::SeqCst, Ordering::Relaxed);
     }
 
-    /// Whether calls of the program's are at the kernel's socket.
+    /// Whether calls of the program are inside the kernel's socket.
     pub(crate) fn is_called(&self) -> bool {
         self.in_send.load(Ordering::SeqCst) > 0 || self.in_recv.load(Ordering::SeqCst) > 0
     }
 
-    /// Whether the kernel has told how the connection broke; whether it did without the peer's FIN.
+    /// Whether the kernel has reported how the connection broke; `was_cut`: whether it broke without the peer's FIN.
     pub(crate) fn knows_cut(&self) -> bool {
         self.cut.load(Ordering::Relaxed) != cut::UNKNOWN
     }
@@ -342,7 +342,7 @@ impl Session {
         self.rx() == phase::DONE && self.tx() == phase::DONE
     }
 
-    /// The kernel tells of room for bytes anew, as it does when the program changes how much there is.
+    /// The kernel reports room for bytes again, as it does when the program changes the buffer size.
     pub(crate) fn note_room(&self) {
         self.refusals.fetch_add(1, Ordering::Relaxed);
     }

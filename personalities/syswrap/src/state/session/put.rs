@@ -11,13 +11,13 @@ use super::{View, Wire, phase};
 pub(super) const LARGEST: usize = madrigal_shm_ring::arena::LARGEST;
 /// Sends that found the ring full before it grows to the largest size.
 const FULLS_TO_GROW: u32 = 4;
-/// A sender whose reader takes nothing for this long is better off with TCP, which has megabytes of buffers of its own.
+/// When the reader has taken nothing for so long, TCP serves the sender better: it has megabytes of buffers of its own.
 pub(crate) const STALL_NS: u64 = 50_000_000;
 
 /// What a step of a send did.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Put {
-    /// So many bytes are published now; this reader is to be woken.
+    /// So many bytes are published now; the caller must wake this reader.
     Bytes(usize, Sleeper),
     /// There is no space.
     Full,
@@ -25,20 +25,20 @@ pub(crate) enum Put {
     Over,
     /// The kernel socket carries bytes (again).
     Plain,
-    /// The shared memory says what cannot be.
+    /// The shared memory has impossible values.
     Broken,
     /// The program's buffer is bad.
     Failed(Errno),
 }
 
-/// What is to be put.
+/// The bytes to put.
 #[derive(Clone, Copy)]
 pub(crate) struct Piece {
     pub(crate) left: usize,
-    /// It waits for space for all of a few bytes: as in TCP, a small send of a thread is not torn by those of others. (One that does not
-    /// wait takes what there is: poll(2) has told of it.)
+    /// It waits for space for all of a few bytes: as in TCP, the sends of other threads do not tear a small one. (A send that does not wait
+    /// takes the space there is: poll(2) has reported it.)
     pub(crate) whole: bool,
-    /// They are held back ([`super::held`]).
+    /// The bytes are held back ([`super::held`]).
     pub(crate) more: bool,
 }
 
@@ -51,7 +51,7 @@ pub(crate) trait Room {
 }
 
 impl<W: Wire> View<'_, W> {
-    /// Puts up to `left` bytes into the ring; `copy(span, from)` fills the span with those from `from` on of the `left`, and says how
+    /// Puts up to `left` bytes into the ring. `copy(span, from)` fills the span with those from `from` on of the `left`, and returns how
     /// many. Under the send lock, in phase RING.
     pub(crate) fn put(
         &self,
@@ -64,7 +64,7 @@ impl<W: Wire> View<'_, W> {
         }
         let reader_left = || self.inn.w.fate.load(Ordering::Acquire) != fate::OPEN;
         if self.out.w.fate.load(Ordering::Relaxed) != fate::OPEN || reader_left() || self.ended() {
-            // The reader has closed (or half closed): the kernel knows what a send gives now.
+            // The reader has closed (or half closed): the kernel decides what a send returns now.
             return Put::Over;
         }
         self.check_peer_alive();
@@ -96,7 +96,7 @@ impl<W: Wire> View<'_, W> {
             done += n;
         }
         if done < left {
-            // Nobody can make room who does not see what is there.
+            // The reader makes room only by reading, so it must see what is held back.
             self.show();
         }
         match failed {
@@ -111,8 +111,8 @@ impl<W: Wire> View<'_, W> {
         }
     }
 
-    /// The same where that is one copy into an open ring that has room for all, and shall not become larger. `None`: nothing was done, and
-    /// [`View::put`] does what there is to do.
+    /// The same for the common case: one copy into an open ring that has room for all and need not grow. `None`: nothing was done, and
+    /// [`View::put`] does the work.
     #[inline]
     pub(crate) fn put_at_once(&self, left: usize, copy: impl FnOnce(&Span) -> usize) -> Option<(usize, Sleeper)> {
         let open = |fate: &AtomicU32| fate.load(Ordering::Acquire) == fate::OPEN;
@@ -145,14 +145,14 @@ impl<W: Wire> View<'_, W> {
         self.out.w.progress.store(progress.pack(), Ordering::Relaxed);
     }
 
-    /// Free space for `left` bytes, in a larger block if they earn one; for all of a few of them, if they are to be `whole`.
+    /// Free space for `left` bytes, in a larger block if they earn one. `whole`: for all of them, if they are few.
     fn space(&self, left: usize, whole: bool, room: &impl Room) -> Result<Span, Trouble> {
         let size = self.s.producer.block(&self.mem).map_or(0, |block| block.size);
         let often = self.s.fulls.load(Ordering::Relaxed) >= FULLS_TO_GROW;
         let larger = if often { 4 * size } else { left.next_power_of_two() }.clamp(UNIT, LARGEST);
         let earned = left > size || often || size < UNIT && self.is_crowded(left, size)?;
         if larger > size && earned && !self.grow(larger, room)? && size < UNIT && left > size {
-            // A bulk sender is better off with TCP than with a ring of a kilobyte.
+            // For a bulk sender TCP is better than a ring of a kilobyte.
             self.s.producer.seal(self.out);
             return Err(Trouble::Sealed);
         }
@@ -170,8 +170,8 @@ impl<W: Wire> View<'_, W> {
         Ok(crowds(self.s.producer.unread_at_most()) && crowds(self.s.producer.unread(self.out, &self.mem)?))
     }
 
-    /// Moves on to a block of `size` bytes; false when there is no such block. The first one, which is the slot's own, is left even with
-    /// unread bytes in it; any other when it is empty, and goes back at once: to another session, so not behind a seal.
+    /// Moves on to a block of `size` bytes; false when there is no such block. It leaves the first block, which is the slot's own, even
+    /// with unread bytes in it. It leaves any other only empty, and gives it back at once to another session, so not behind a seal.
     fn grow(&self, size: usize, room: &impl Room) -> Result<bool, Trouble> {
         let Some(old) = self.s.producer.block(&self.mem) else { return Err(Trouble::Corrupt) };
         if self.s.no_room.load(Ordering::Relaxed) != 0 {
@@ -212,7 +212,7 @@ impl<W: Wire> View<'_, W> {
         }
     }
 
-    /// Leaves word that a sender waits for space, so that the reader rings. True: there is some.
+    /// Publishes that a sender waits for space, so that the reader rings. True: there is some.
     pub(crate) fn want(&self) -> bool {
         self.s.producer.want(self.out, &self.mem, self.wanted())
     }
@@ -222,7 +222,7 @@ impl<W: Wire> View<'_, W> {
         self.s.producer.has_room(self.out, &self.mem, self.wanted())
     }
 
-    /// Whether poll(2) says so: to one that has not been refused, any space is good enough.
+    /// Whether poll(2) reports room: for a sender that has not been refused, any space will do.
     pub(crate) fn has_some_room(&self) -> bool {
         let what = if self.s.refused.load(Ordering::Relaxed) == 0 { want::HALF } else { self.wanted() };
         self.s.producer.has_room(self.out, &self.mem, what)

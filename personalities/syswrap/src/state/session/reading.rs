@@ -1,5 +1,5 @@
-//! The right to take bytes out of a connection: the receive lock of this process, and, where a fork left unread bytes to several processes,
-//! a lock of all of them in the slot.
+//! The right to take bytes out of a connection. It is the receive lock of this process; where a fork left unread bytes to several
+//! processes, also a lock in the slot that all of them share.
 //!
 //! ```text
 //!   family word:  0 --(a process takes it)--> its number --(it is done)--> 0
@@ -7,9 +7,10 @@
 //! ```
 //! A reader that may take bytes in front of the ring keeps the writer from taking them ([`super::unmix`]).
 //!
-//! Doorbells are told from bytes by how many the kernel has ever given out, so who counts and then takes must be alone. A process that
-//! died while it put unread bytes back (`handing`) has taken some with it, and one that is stopped with the lock may go on at any time:
-//! the connection is cut off then, which everybody sees, and nobody takes what the kernel still holds for bytes of the program's.
+//! Only the count of bytes the kernel has ever given out separates doorbells from bytes, so a process that counts and then takes must be
+//! alone. A process that died while it put unread bytes back (`handing`) has lost some of them. One that is stopped with the lock may go on
+//! at any time. In both cases the connection is cut off: every process sees that, and none takes the kernel's rest for bytes of the
+//! program.
 
 use madrigal_base::sync::{AtomicU32, Ordering};
 use madrigal_sys::Errno;
@@ -39,7 +40,7 @@ impl Drop for Family<'_> {
 }
 
 impl Reading<'_> {
-    /// Whether this is a signal handler on top of a part of its own thread that has the right.
+    /// Whether this is a signal handler that interrupted its own thread while that had the right.
     pub(crate) fn nested(&self) -> bool {
         self.guard.nested()
     }
@@ -66,7 +67,7 @@ impl<'a, W: Wire> View<'a, W> {
         Reading { _before: before, _family: family, guard }
     }
 
-    /// The same, if nobody has it now.
+    /// The same, if no other thread or process has it now.
     pub(crate) fn try_reading(&self) -> Option<Reading<'a>> {
         let guard = self.s.rlock.try_lock()?;
         let alone = guard.nested();
@@ -75,7 +76,7 @@ impl<'a, W: Wire> View<'a, W> {
         Some(Reading { _before: before, _family: family, guard })
     }
 
-    /// Waits until the writer has sent again what it has taken out. `None`: it never does, and the connection is no more.
+    /// Waits until the writer has sent again what it has taken out. `None`: it never will, and the connection is cut off.
     fn before(&self) -> Option<Before<'a>> {
         let end = self.wire.now() + KEPT_NS;
         loop {
@@ -90,7 +91,7 @@ impl<'a, W: Wire> View<'a, W> {
         }
     }
 
-    /// Waits for the family's lock. `None`: it was not to be had, and the connection is no more.
+    /// Waits for the family's lock. `None`: it did not become free, and the connection is cut off.
     #[cold]
     fn join(&self) -> Option<Family<'a>> {
         let (mut other, end) = (0, self.wire.now() + KEPT_NS);
@@ -106,14 +107,14 @@ impl<'a, W: Wire> View<'a, W> {
         None
     }
 
-    /// Nobody knows any more what is a byte of the program's.
+    /// It is unknown which bytes are the program's: ends the connection.
     fn cut_off(&self) {
         self.wire.cut_off();
         self.saw_error(Errno::CONNABORTED);
         self.finish_in();
     }
 
-    /// Takes the family's lock from `other`: nobody, or a process that died.
+    /// Takes the family's lock from `other`: 0 if it is free, else a process that died.
     fn try_join(&self, other: u32) -> Option<Family<'a>> {
         let (line, own) = (&self.inn.r, self.wire.own_pid());
         line.family.compare_exchange(other, own, Ordering::SeqCst, Ordering::SeqCst).ok()?;
@@ -121,7 +122,7 @@ impl<'a, W: Wire> View<'a, W> {
             self.cut_off();
         }
         if line.drained.load(Ordering::SeqCst) != 0 {
-            // Another process has come to the end of it.
+            // Another process has come to the end of the direction.
             self.s.rx.store(phase::DONE, Ordering::SeqCst);
         }
         Some(Family(&line.family, own))

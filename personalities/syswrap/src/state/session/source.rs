@@ -3,8 +3,8 @@
 //! ```text
 //!   kernel, up to n_kernel  ->  ring  ->  (doorbells)  ->  kernel
 //! ```
-//! A receive takes from all of them in this order until it has what it asked for, or nothing more is there: a program that gets less
-//! than it asked for may count on being told of the next byte, for TCP works so (epoll(7), Q9).
+//! A receive takes from them in this order until it has the requested length or no byte is left. A program that gets less than it requested
+//! may rely on an event for the next byte, for TCP works so (epoll(7), Q9).
 
 use madrigal_base::sync::Ordering;
 use madrigal_shm_ring::layout::{Block, state};
@@ -32,21 +32,21 @@ pub(crate) enum Source {
 pub(crate) enum Took {
     /// So many bytes.
     Bytes(usize),
-    /// The kernel socket carries everything (again): ask it.
+    /// The kernel socket carries everything (again): receive from it.
     Plain,
     Empty,
     /// The end of the stream, or an error: see [`View::ending`].
     End,
-    /// An error of a kernel receive that is the program's to hear, such as a bad buffer.
+    /// An error of a kernel receive that the program must get, such as a bad buffer.
     Failed(Errno),
 }
 
-/// How often bytes are counted that others are just moving.
+/// How often bytes are counted again while another thread moves them.
 const ATTEMPTS: u32 = 8;
-/// How often a copy may be overtaken, by signal handlers and forked children.
+/// How often a copy may be overtaken by a signal handler or a forked child.
 const RACES: u32 = 1000;
 
-/// The hands of a receive: how it copies.
+/// How a receive copies bytes.
 pub(crate) trait Taker {
     /// Takes up to `limit` bytes out of the kernel's queue to `done` bytes into the buffers. `Ok(0)`: the end.
     fn kernel(&self, done: usize, limit: u64) -> Result<usize, Errno>;
@@ -55,19 +55,19 @@ pub(crate) trait Taker {
 }
 
 impl<W: Wire> View<'_, W> {
-    /// Takes up to `left` bytes from wherever they are. `adopt`: see [`View::ready`]. Under the receive lock.
+    /// Takes up to `left` bytes from kernel and ring. `adopt`: see [`View::ready`]. Under the receive lock.
     pub(crate) fn take(&self, left: usize, taker: &impl Taker, adopt: impl Fn() -> bool) -> Took {
         let (mut done, mut races) = (0, 0);
         while done < left {
             let step = || self.step(done, left - done, taker, &adopt);
-            // SYNC: a signal handler that receives between the count and the call would leave it a limit that is too high, and so doorbells.
+            // SYNC: a signal handler that receives between count and call would make the limit too high, and the call would take doorbells.
             let before_ring = matches!(self.s.rx(), phase::KERNEL | phase::READY);
             let step = match if before_ring { self.wire.undisturbed(step) } else { step() } {
                 Err(Trouble::Raced) if races < RACES => {
                     races += 1;
                     continue;
                 }
-                // Nobody races us that often but a peer that writes where it has no business.
+                // Only a peer that writes where it must not makes this fail so often.
                 Err(_) => {
                     self.spoil();
                     Took::End
@@ -77,7 +77,7 @@ impl<W: Wire> View<'_, W> {
             match step {
                 Took::Bytes(n) => done += n,
                 other if done == 0 => return other,
-                // What stopped us is there the next time, too.
+                // The reason to stop is still there at the next call.
                 Took::Plain => return self.take_rest(done, left, taker),
                 _ => break,
             }
@@ -85,8 +85,8 @@ impl<W: Wire> View<'_, W> {
         Took::Bytes(done)
     }
 
-    /// The same where that is one copy out of an open ring, or where nothing is there. `None`: nothing was done, and [`View::take`] does
-    /// what there is to do.
+    /// The same for the two common cases: one copy out of an open ring, or an empty ring. `None`: nothing was done, and [`View::take`] does
+    /// the work.
     #[inline]
     pub(crate) fn take_at_once(&self, left: usize, taker: &impl Taker) -> Option<Took> {
         if self.s.rx() != phase::RING || self.s.tx() == phase::KERNEL {
@@ -113,7 +113,7 @@ impl<W: Wire> View<'_, W> {
         let sure = self.sure_in_kernel();
         let source = match self.s.rx() {
             _ if sure > 0 => Source::Kernel(sure),
-            // Who has got something is told of the peer's end by the next call, and no kernel need be asked for it.
+            // Bytes were taken: the next call reports the peer's end, so the kernel need not be queried for it now.
             phase::RING if done > 0 => self.in_ring(false),
             _ => self.source(adopt),
         };
@@ -131,8 +131,8 @@ impl<W: Wire> View<'_, W> {
         })
     }
 
-    /// So many of the kernel's next bytes are known to be data; 0: who wants to know has to ask. A program that reads a megabyte byte by
-    /// byte would ask for each of them, which takes ten times as long as reading it.
+    /// So many of the kernel's next bytes are known to be data; 0: the count must be read. A program that reads a megabyte byte by byte
+    /// would query it for each of them, which takes ten times as long as reading it.
     fn sure_in_kernel(&self) -> u64 {
         let sure = self.s.sure.load(Ordering::Relaxed);
         // Other processes take bytes, too, or the kernel skips some.
@@ -143,12 +143,12 @@ impl<W: Wire> View<'_, W> {
         sure
     }
 
-    /// The session has ended for this direction behind `done` bytes: the kernel may have the rest.
+    /// The session has ended for this direction behind `done` bytes: the kernel may hold the rest.
     fn take_rest(&self, done: usize, left: usize, taker: &impl Taker) -> Took {
         match taker.kernel(done, (left - done) as u64) {
             Ok(n) => Took::Bytes(done + n),
             Err(Errno::AGAIN | Errno::INTR | Errno::FAULT) => Took::Bytes(done),
-            // The kernel tells it once.
+            // The kernel reports it once.
             Err(e) => {
                 self.saw_error(e);
                 Took::Bytes(done)
@@ -158,7 +158,7 @@ impl<W: Wire> View<'_, W> {
 
     fn take_kernel(&self, done: usize, limit: u64, taker: &impl Taker) -> Took {
         match taker.kernel(done, limit) {
-            // Fewer kernel bytes than were announced: the peer died, and what follows them is lost with it.
+            // Fewer kernel bytes than the writer counted: the peer died, and what follows them is lost with it.
             Ok(0) => {
                 self.saw_end();
                 Took::End
@@ -189,14 +189,14 @@ impl<W: Wire> View<'_, W> {
         Ok(Took::Bytes(n))
     }
 
-    /// Where the next byte is; moves the receiving side on as far as it can go. Under the receive lock.
+    /// Finds the next byte, and moves the receiving direction forward as far as possible. Under the receive lock.
     pub(crate) fn source(&self, adopt: impl Fn() -> bool) -> Source {
         match self.s.rx() {
             phase::RING => self.in_ring(true),
             phase::READY => self.before_ring(),
             phase::DONE => Source::Plain,
             _ if self.ready(adopt) => self.before_ring(),
-            // Sealed before it began: it never will.
+            // Sealed before it began: it never will begin.
             _ if self.is_sealed_in() => {
                 self.finish_in();
                 Source::Plain
@@ -207,7 +207,7 @@ impl<W: Wire> View<'_, W> {
 
     fn before_ring(&self) -> Source {
         self.help_switch();
-        // Before the bytes are counted: another thread may learn of an end that comes behind some.
+        // Read before the bytes are counted: another thread may find an end that comes behind some of them.
         let ended = self.ended();
         // The count first: bytes counted while the writer had not switched are data.
         let waiting = match self.wire.queued() {
@@ -233,14 +233,14 @@ impl<W: Wire> View<'_, W> {
         }
     }
 
-    /// No byte, and the writer has not switched: the end, a peer that left again, or nothing. `ended`: it had before that was found.
+    /// No byte, and the writer has not switched: the end, a peer that left again, or nothing. `ended`: the end was known before that check.
     fn idle_source(&self, ended: bool) -> Source {
         if self.is_sealed_in() {
-            // SYNC: SeqCst, behind the look at the seal: it may have switched, and sealed, since it was asked above.
+            // SYNC: SeqCst, read behind the seal: the writer may have switched, and sealed, since its state was read above.
             if self.inn.w.state.load(Ordering::SeqCst) != state::KERNEL {
                 return self.before_ring();
             }
-            // Whoever sealed it, the writer will never switch.
+            // Either side may have sealed it; the writer will never switch.
             self.finish_in();
             self.follow();
             return Source::Plain;
@@ -248,7 +248,7 @@ impl<W: Wire> View<'_, W> {
         if ended || self.find_end() { Source::End } else { Source::Empty }
     }
 
-    /// `asks`: whether the kernel is asked for the end.
+    /// `asks`: whether to query the kernel for the end.
     fn in_ring(&self, asks: bool) -> Source {
         self.help_switch();
         match self.data() {
@@ -290,7 +290,7 @@ impl<W: Wire> View<'_, W> {
         if asks && !(ended && self.end_is_known()) {
             self.check_open(ended);
         }
-        // SYNC: before the look, for another thread may learn of the end at any time: what the peer published before it is read first.
+        // SYNC: read before `stirred`, for another thread may find the end at any time: what the peer published before it is read first.
         let ended = self.ended();
         self.show_last();
         if Self::CONSUMER.stirred(self.inn) {
@@ -299,7 +299,7 @@ impl<W: Wire> View<'_, W> {
         if ended { Source::End } else { Source::Empty }
     }
 
-    /// Drained and sealed: the doorbells that are left are taken out, then the kernel carries bytes again.
+    /// Drained and sealed: takes out the last doorbells; then the kernel carries bytes again.
     fn sealed(&self) -> Source {
         self.follow();
         // Before the doorbells are counted: behind a FIN there is none that is not counted.
@@ -324,11 +324,11 @@ impl<W: Wire> View<'_, W> {
     /// The receiving direction is over.
     pub(super) fn finish_in(&self) {
         self.s.rx.store(phase::DONE, Ordering::SeqCst);
-        // SYNC: SeqCst: the writer may forget the slot once it sees this.
+        // SYNC: SeqCst: the writer may release the slot once it sees this.
         self.inn.r.drained.store(1, Ordering::SeqCst);
     }
 
-    /// The sending side of the same connection switches in receives too: a program may never send again, or only while it is corked.
+    /// Receives switch the sending direction, too: a program may never send again, or only while it is corked.
     #[inline]
     fn help_switch(&self) {
         if self.s.tx() == phase::KERNEL
@@ -339,7 +339,7 @@ impl<W: Wire> View<'_, W> {
         }
     }
 
-    /// Bytes that could be received now. Without a lock: an answer that was true at some moment.
+    /// Bytes that could be received now. Takes no lock, so the result was true at some moment only.
     pub(crate) fn inbound(&self) -> u64 {
         self.show_last();
         let ring = || Self::CONSUMER.waiting(self.inn);
@@ -348,7 +348,7 @@ impl<W: Wire> View<'_, W> {
             phase::RING | phase::READY => {
                 let mut seen = 0;
                 for _ in 0..ATTEMPTS {
-                    // What a writer takes out of the ring is in neither for a moment, or counted in both.
+                    // Bytes that a writer takes out of the ring are for a moment counted in neither place, or in both.
                     self.await_taken();
                     let before = ring();
                     seen = self.inbound_of_both(before);
@@ -364,13 +364,13 @@ impl<W: Wire> View<'_, W> {
 
     /// The same, with so many bytes in the ring.
     fn inbound_of_both(&self, ring: u64) -> u64 {
-        // Before the state: see `before_ring`.
+        // Read before the state: see `before_ring`.
         let waiting = self.wire.queued().unwrap_or(0);
         let left = if self.s.rx() == phase::RING { Some(0) } else { self.left_in_kernel() };
         left.map_or(waiting, |left| ring + self.without_bells(waiting, left))
     }
 
-    /// Of what waits in the kernel: `left` bytes that come before the ring, and those behind the last doorbell.
+    /// Of the bytes in the kernel's queue: the `left` ones that come before the ring, and those behind the last doorbell.
     fn without_bells(&self, waiting: u64, left: u64) -> u64 {
         let before = left.min(waiting);
         match self.bells_left() {
@@ -416,7 +416,7 @@ impl<W: Wire> View<'_, W> {
                     Ok(n) => done = n,
                     Err(e) => return self.refused(e),
                 }
-                // Bytes of the ring follow only if all the kernel's have come.
+                // Bytes of the ring follow only if all kernel bytes have come.
                 if (done as u64) < limit || self.left_in_kernel() != Some(limit) {
                     return Took::Bytes(done);
                 }

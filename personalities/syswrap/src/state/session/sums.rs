@@ -1,5 +1,5 @@
-//! Checksums of what travels in rings, where they are asked for (`MADRIGAL_CHECK`): the writer says what the sum is behind each of its
-//! pieces, and the reader compares where its own sum comes to that place.
+//! Checksums of what travels in rings, if enabled (`MADRIGAL_CHECK`). The writer publishes the sum at the end of each of its pieces, and
+//! the reader compares its own sum there.
 
 use madrigal_base::sync::Ordering;
 use madrigal_shm_ring::layout::SUMS;
@@ -24,14 +24,14 @@ impl<W: Wire> View<'_, W> {
         let sums = &self.slot.sums[1 - s.side()];
         let (mut sum, mut at, end) = (s.sum_in.load(Ordering::Relaxed), span.at, span.at + n as u64);
         if s.summed.load(Ordering::Relaxed) != at {
-            // A signal handler has taken some bytes in between: nobody knows the sum any more.
+            // A signal handler has taken some bytes in between: the sum is lost.
             s.checks.store(0, Ordering::Relaxed);
             return Ok(0);
         }
         let mut next = s.piece_in.load(Ordering::Relaxed);
         loop {
             let count = sums.count.load(Ordering::Acquire);
-            // Those that were overwritten cannot be compared.
+            // Sums that were overwritten cannot be compared.
             next = next.max(count.saturating_sub(SUMS as u64 - 1));
             if next >= count {
                 break;
@@ -60,7 +60,7 @@ impl<W: Wire> View<'_, W> {
         Ok(span.sum(sum, (at - span.at) as usize, (end - at) as usize))
     }
 
-    /// That is the sum up to position `at`.
+    /// Stores the sum up to position `at`.
     #[inline]
     pub(super) fn keep_sum(&self, at: u64, sum: u32) {
         if self.s.checks.load(Ordering::Relaxed) != 0 {
@@ -69,7 +69,7 @@ impl<W: Wire> View<'_, W> {
         }
     }
 
-    /// Publishes the sum behind the `n` bytes just copied into `span`, before they are published. Under the send lock.
+    /// Publishes the sum behind the `n` bytes just copied into `span`, before the bytes themselves. Under the send lock.
     #[inline]
     pub(super) fn publish_sum(&self, span: &Span, n: usize) {
         if self.s.checks.load(Ordering::Relaxed) != 0 {

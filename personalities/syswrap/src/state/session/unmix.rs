@@ -1,12 +1,12 @@
-//! Doorbells behind kernel bytes that the peer has not read. Only our hooks tell those from bytes, and nothing can be put behind a FIN: so
-//! before one goes this end takes everything out of the peer's queue, by a copy of its socket, and sends it again without them.
+//! Doorbells behind kernel bytes that the peer has not read. Only our hooks separate those from bytes, and nothing can follow a FIN. So
+//! before a FIN this end takes everything out of the peer's queue, through a copy of its socket, and sends it again without them.
 //!
 //! ```text
 //!   before (reader):  0 --about to count and take kernel bytes--> 1 --> 0
 //!   taking (writer):  NOTHING --about to take all--> ALL --it is sent again--> NOTHING
 //! ```
-//! Each sets its own word and then looks at the other's: never do both take. A writer that dies between has bytes in its memory alone; its
-//! peer finds counts that cannot be, and a reset.
+//! Each sets its own word and then reads the other's, so the two never both take. A writer that dies in between has bytes in its memory
+//! alone; its peer finds impossible counts, and a reset.
 
 use madrigal_base::sync::{AtomicU32, Ordering};
 use madrigal_shm_ring::layout::{fate, state, taking};
@@ -22,9 +22,9 @@ pub(crate) trait Unmix: HandBack {
     fn taken_of(&self, peer: &Self::Peer) -> Result<u64, Errno>;
 }
 
-/// How long a reader may take that is at it: it may just be putting bytes back.
+/// How long to wait for a reader that is taking bytes: it may just be putting bytes back.
 const READER_NS: u64 = 15_000_000_000;
-/// How long what is on its way may take.
+/// How long bytes may be on their way.
 const ARRIVAL_NS: u64 = 2_000_000_000;
 
 /// A reader that takes bytes which may come before the ring.
@@ -44,7 +44,7 @@ impl<'a, W: Wire> View<'a, W> {
         !matches!(self.s.rx(), phase::RING | phase::DONE)
     }
 
-    /// Counts a reader of such bytes. `None`: the writer is just taking them.
+    /// Counts a reader of such bytes. `None`: the writer is taking them.
     pub(super) fn try_before(&self) -> Option<Before<'a>> {
         // SYNC: SeqCst with `unmix`.
         self.inn.r.before.fetch_add(1, Ordering::SeqCst);
@@ -54,8 +54,8 @@ impl<'a, W: Wire> View<'a, W> {
 
     // --- the writer ---------------------------------------------------------------------------------------------------------------
 
-    /// Before a FIN: whoever reads the peer's socket is to find every byte in order, and nothing else. Under the send lock, behind the end of
-    /// our sending direction.
+    /// Before a FIN: any reader of the peer's socket must find every byte in order, and nothing else. Under the send lock, behind the end
+    /// of our sending direction.
     pub(crate) fn unmix<U: Unmix>(&self, by: &U) {
         if !self.may_be_mixed() {
             return;
@@ -69,14 +69,14 @@ impl<'a, W: Wire> View<'a, W> {
             && self.send_unmixed(left, &peer, &mut aside, by).is_err()
             && !aside.bytes().is_empty()
         {
-            // Bytes are lost: everybody is to see that.
+            // Bytes are lost: every process must see that.
             self.wire.cut_off();
             self.saw_error(Errno::CONNRESET);
         }
         self.out.w.taking.store(taking::NOTHING, Ordering::SeqCst);
     }
 
-    /// Whether the peer has not come to the ring, and lives, and was rung.
+    /// Whether the peer lives, has been rung, and has not come to the ring.
     fn may_be_mixed(&self) -> bool {
         let (writer, reader) = (&self.out.w, &self.out.r);
         writer.state.load(Ordering::SeqCst) == state::DONE
@@ -90,7 +90,7 @@ impl<'a, W: Wire> View<'a, W> {
             && !self.is_dead()
     }
 
-    /// Whether no reader is at it any more.
+    /// Waits for readers that are taking bytes; whether none is left.
     fn await_readers(&self) -> bool {
         let end = self.wire.now() + READER_NS;
         while self.out.r.before.load(Ordering::SeqCst) != 0 {
@@ -131,11 +131,11 @@ impl<'a, W: Wire> View<'a, W> {
         self.out.w.bells.store(0, Ordering::SeqCst);
         self.out.w.n_kernel.store(given + all, Ordering::SeqCst);
         self.send_all(aside.bytes())?;
-        // Whoever knows no gate may have sent between: nobody can tell any more where that belongs.
+        // A sender that does not pass the gate may have sent in between: where its bytes belong is unknown.
         if self.wire.given()? == given + all { Ok(()) } else { Err(Errno::IO) }
     }
 
-    /// Takes everything out of the peer's queue that was ever given.
+    /// Empties the peer's queue: takes everything that was ever sent.
     fn take_all<U: Unmix>(&self, given: u64, peer: &U::Peer, aside: &mut U::Aside, by: &U) -> Result<(), Errno> {
         let end = self.wire.now() + ARRIVAL_NS;
         loop {

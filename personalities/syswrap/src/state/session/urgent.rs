@@ -1,8 +1,8 @@
 //! Urgent bytes, which the kernel carries behind the last doorbell.
 //!
-//! When one comes, and another one is the first byte that is unread, the kernel drops that one from the stream; otherwise it becomes a byte
-//! like any other (tcp_check_urg). Doorbells in front of it are none of the program's bytes: the sender, which knows that nothing else is
-//! unread, has its reader take it for one of them.
+//! When an urgent byte comes while another one is the first unread byte, the kernel drops the older one from the stream; otherwise that
+//! becomes an ordinary byte (tcp_check_urg). Doorbells in front of it are not the program's bytes. The sender, which knows that nothing
+//! else is unread, counts the dropped byte as a doorbell for its reader.
 
 use madrigal_base::sync::Ordering;
 use madrigal_sys::Errno;
@@ -27,11 +27,12 @@ impl<W: Wire> View<'_, W> {
     /// Makes a send by the kernel whose last byte is urgent. Behind the end of our sending direction.
     pub(crate) fn send_urgent(&self, send: impl FnOnce() -> Result<usize, Errno>) -> Result<usize, Errno> {
         if self.is_last_urgent_first() {
-            // SYNC: before the byte that makes an ordinary one of it. If none comes, the next receive would have dropped it, too.
+            // SYNC: before the byte that makes the older one ordinary. If none comes, the next receive would have dropped the older one,
+            // too.
             self.out.w.urgent.fetch_add(1, Ordering::SeqCst);
         }
         let sent = send()?;
-        // Whichever process of ours sends the next one.
+        // Any process of ours may send the next one.
         self.out.wake.urgent_end.store(self.wire.given().unwrap_or(0), Ordering::SeqCst);
         Ok(sent)
     }
@@ -40,7 +41,7 @@ impl<W: Wire> View<'_, W> {
     fn is_last_urgent_first(&self) -> bool {
         let (line, drained) = (&self.out.w, self.s.producer.unread(self.out, &self.mem) == Ok(0));
         let given = line.n_kernel.load(Ordering::Relaxed);
-        // A reader that has taken bytes out of the ring had read the kernel's before; one that has not come so far counts what it reads.
+        // A reader that has taken ring bytes had read the kernel's before; one that has not come so far counts what it reads.
         let (head, taken) = (self.out.r.head.load(Ordering::SeqCst), self.out.r.taken.load(Ordering::SeqCst));
         let is_read = drained && (head > 0 || taken >= given);
         let dropped = u64::from(line.urgent.load(Ordering::SeqCst)).saturating_sub(1);
@@ -49,7 +50,7 @@ impl<W: Wire> View<'_, W> {
         is_read && self.out.wake.urgent_end.load(Ordering::SeqCst) == front.wrapping_add(1)
     }
 
-    /// Where the doorbells end among the bytes of the kernel's that we receive, and urgent bytes that count as such. Behind a seal.
+    /// The position in the kernel's stream where doorbells, and urgent bytes that count as such, end. Behind a seal.
     pub(super) fn bells_end(&self) -> u64 {
         let line = &self.inn.w;
         let dropped = u64::from(line.urgent.load(Ordering::SeqCst)).saturating_sub(1);

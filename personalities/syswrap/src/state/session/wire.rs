@@ -1,5 +1,5 @@
-//! What a session asks of the kernel's socket. The program's is one; a model's is another, so that the same code runs under a
-//! scheduler.
+//! The operations a session needs from the kernel's socket. The program's socket implements them, and so does a model's, so that the same
+//! code runs under a scheduler.
 
 use madrigal_shm_ring::layout::Block;
 use madrigal_sys::Errno;
@@ -12,7 +12,7 @@ pub(crate) enum Health {
     Ended,
     /// Nothing passes either way any more.
     Closed,
-    /// The same, and there is an error to be told.
+    /// The same, and there is an error to report.
     Broken,
 }
 
@@ -32,13 +32,13 @@ pub(crate) trait Wire: Copy {
     fn peek(self) -> Result<bool, Errno>;
     /// What has become of the connection. Takes nothing.
     fn health(self) -> Health;
-    /// Whether the peer's end has come, or the connection is closed, whatever this end has shut.
+    /// Whether the peer's end has come, or the connection is closed. What this end has shut does not matter.
     fn has_fin(self) -> bool;
     /// Whether an urgent byte is in its queue, which counts as none of [`Wire::queued`].
     fn has_urgent(self) -> bool;
     /// Whether urgent bytes stay in the stream (`SO_OOBINLINE`).
     fn keeps_urgent(self) -> bool;
-    /// Takes the error that the socket holds, which is told once.
+    /// Takes the socket's error, which is reported once.
     fn take_error(self) -> Option<Errno>;
     /// Runs a part that no signal handler gets into.
     fn undisturbed<T>(self, part: impl FnOnce() -> T) -> T;
@@ -54,13 +54,13 @@ pub(crate) trait Wire: Copy {
     fn room_for(self, n: u64) -> bool;
     /// Makes such room, as far as that can be, until what is returned is dropped.
     fn widen(self, n: u64) -> Self::Wide;
-    /// The kernel is to tell the peer of a reset when it is closed.
+    /// Makes the kernel send the peer a reset when the socket is closed.
     fn resets(self);
     /// Ends the connection at once, by a reset, and forgets what its queues hold.
     fn cut_off(self);
-    /// Small segments are not to wait, nor those that wait already.
+    /// Sends small segments without delay, also those already waiting.
     fn hurry(self);
-    /// Segments that are not full are to wait (`TCP_CORK`).
+    /// Holds back segments that are not full (`TCP_CORK`).
     fn cork(self);
     /// Whether a block of the shared memory is lent to that direction of this session.
     fn is_lent(self, block: Block, dir: usize) -> bool;
@@ -71,7 +71,7 @@ pub(crate) trait Wire: Copy {
     fn lives(self, pid: u32) -> bool;
     /// Whether the peer's event set with that number sleeps ([`Sleeper::Set`](madrigal_shm_ring::ring::Sleeper)).
     fn sleeps(self, set: u32) -> bool;
-    /// The same, and takes that off it: the caller rings, for all of its connections.
+    /// The same, and clears that mark: the caller rings, for all of the set's connections.
     fn wakes(self, set: u32) -> bool;
     /// Nanoseconds of a clock.
     fn now(self) -> u64;
@@ -83,6 +83,6 @@ pub(crate) trait Wire: Copy {
     fn cpu(self) -> u32;
     /// What this end sends travels in the ring from now on. Under the send lock.
     fn switched(self);
-    /// The peer wrote what cannot be.
+    /// The peer wrote impossible values.
     fn spoilt(self);
 }

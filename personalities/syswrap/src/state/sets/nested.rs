@@ -2,7 +2,7 @@
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// A set inside a set. All-zero: none. Of a one-shot entry that was told of, [`Nested::events`] asks for nothing any more.
+/// A set inside a set. All-zero: none. For a one-shot entry that was reported, [`Nested::events`] has no wanted events left.
 #[derive(Default)]
 pub(crate) struct Nested {
     /// The inner set plus one; 0: unused.
@@ -10,7 +10,7 @@ pub(crate) struct Nested {
     pub(crate) events: AtomicU32,
     pub(crate) data: AtomicU64,
     pub(crate) seen: AtomicU32,
-    /// The wait in which the kernel told of it last.
+    /// The wait in which the kernel reported it last.
     pub(crate) round: AtomicU32,
 }
 
@@ -19,7 +19,7 @@ impl Nested {
         self.events.load(Ordering::Relaxed) & libc::EPOLLONESHOT as u32 != 0
     }
 
-    /// It was told of; true: it is one-shot, and asks for nothing until the program changes it.
+    /// It was reported; true: it is one-shot, and wants nothing until the program changes it.
     pub(crate) fn spend(&self) -> bool {
         if self.is_one_shot() {
             self.events.store(libc::EPOLLONESHOT as u32, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! What is counted of a socket's traffic: what earns it a ring, what the report tells, and turns of sending and receiving.
+//! Counters of a socket's traffic: for earning a ring, for the report, and for changes between sending and receiving.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 

@@ -7,7 +7,7 @@ use madrigal_sys::{Errno, raw};
 use super::{AT_ONCE, Lane};
 
 impl Lane {
-    /// For the end: sends what was taken, sends the close, and drops what nobody will read. Whether the peer has everything.
+    /// For the end: sends what was taken, sends the close, and drops what will not be read. Whether the peer has everything.
     pub(in super::super) fn leave(&mut self, closed: &mut bool) -> bool {
         self.full = false;
         if !*closed {

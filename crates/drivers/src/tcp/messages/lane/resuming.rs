@@ -23,7 +23,7 @@ impl Lane {
         self.resumption.iter_mut().for_each(|resumption| resumption.suspect());
     }
 
-    /// What the peer sends first shows whether it did.
+    /// The peer's first bytes show whether it dialled by the daemon.
     pub(super) fn judge(&mut self, bytes: &[u8]) {
         if let Some(resumption) = self.resumption.as_mut().filter(|resumption| resumption.is_unsure())
             && !bytes.is_empty()
@@ -59,7 +59,7 @@ impl Lane {
             resumption.keep(head);
             resumption.keep_pieces(body, 0);
         } else {
-            // Who says nothing for so long is let go.
+            // A peer that sent nothing for so long is taken for one that keeps nothing.
             resumption.settle(false);
             self.flush_kept();
             return Ok(Sent::Part(0));
@@ -133,8 +133,8 @@ impl Lane {
         if well { Ok(()) } else { Err(nonsense()) }
     }
 
-    /// Tells the peer how much has come, if it is time.
-    pub(in super::super) fn tell(&mut self) {
+    /// Acknowledges what has come, if it is time.
+    pub(in super::super) fn send_ack(&mut self) {
         let received = self.received;
         let due = self.resumption.as_mut().filter(|_| !self.open).and_then(|resumption| resumption.have(received));
         due.iter().for_each(|note| self.enqueue(note));
@@ -175,7 +175,7 @@ impl Lane {
         self.forget_socket();
     }
 
-    /// The link goes on over this one. The one before is kept until the peer is here too, so that it does not look lost to it.
+    /// The link goes on over this one. The one before stays open until the peer is here too, or the peer would take it for lost.
     pub(in super::super) fn go_on(&mut self, socket: Fd, by_daemon: bool) {
         let received = self.received;
         let Some(word) = self.resumption.as_mut().map(|resumption| resumption.meet(received, by_daemon)) else {

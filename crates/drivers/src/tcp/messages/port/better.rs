@@ -1,11 +1,11 @@
-//! When a direct way is looked for, in the place of one by the daemon.
+//! When a direct way is tried to replace one by the daemon.
 
 use madrigal_sys::time;
 
-/// How long after a link came up by the daemon a direct way is looked for, and at most how long after the last time.
+/// How long after a link came up by the daemon a direct way is tried, and at most how long after the last time.
 const FIRST_GAP: u64 = 1_000_000_000;
 const LAST_GAP: u64 = 30_000_000_000;
-/// When to look for direct ways.
+/// When to try direct ways.
 pub(super) struct Better {
     pub(super) at: u64,
     pub(super) gap: u64,
@@ -23,7 +23,7 @@ impl Better {
         Self { at: time::now_ns() + FIRST_GAP, gap: FIRST_GAP }
     }
 
-    /// It was looked for in vain: later the next time.
+    /// The attempt failed: the next one comes later.
     pub(super) fn later(&mut self) {
         self.gap = (self.gap * 2).min(LAST_GAP);
     }

@@ -21,11 +21,11 @@ impl TcpPort {
         own
     }
 
-    /// Looks whether the link still has, or has now, a connection that is a makeshift.
+    /// Checks whether the link's connection is a makeshift, and notes a change.
     pub(super) fn tend(&mut self, link: u32) {
         let Some(peer) = self.links.get_mut(link as usize) else { return };
         let Some(lane) = peer.lane.as_deref_mut() else { return };
-        lane.tell();
+        lane.send_ack();
         let makeshift = lane.is_makeshift();
         if core::mem::replace(&mut peer.makeshift, makeshift) == makeshift {
             return;
@@ -68,7 +68,7 @@ impl TcpPort {
         self.ready.push_back(link);
     }
 
-    /// No way was found to a node: what was tried, and whether everybody refused.
+    /// No way was found to a node: what was tried, and whether every address refused.
     pub(super) fn unreachable(&mut self, node: NodeId, (tried, absent): (String, bool), sink: &mut dyn Sink) {
         let link = self.link_of(node);
         match self.links.get(link as usize).and_then(|peer| peer.lane.as_ref()) {
@@ -77,7 +77,7 @@ impl TcpPort {
                 let why = format!("the connection through the daemon was lost, and there is no other: {tried}");
                 self.end(link, LinkError::Gone { node, why }, sink);
             }
-            // There is none that is better.
+            // There is no better connection.
             Some(_) => {}
         }
     }
@@ -88,7 +88,7 @@ impl TcpPort {
         peer.address.as_deref().or(declared).cloned()
     }
 
-    /// Looks for direct ways, if it is time.
+    /// Tries direct ways, if it is time.
     pub(super) fn improve(&mut self, now: u64) {
         if now < self.better.at {
             return;

@@ -1,5 +1,5 @@
-//! Connections whose other end answers no more: its host is gone, or the network between. The kernel is asked to give them up
-//! (`listener`, after 20 s); they are told of before, and ended here where the kernel does not do it.
+//! Connections whose other end answers no more: its host is gone, or the network between. The kernel gives them up (`listener`, after 20
+//! s). They are reported before, and ended here where the kernel does not do it.
 
 use std::os::fd::AsRawFd as _;
 
@@ -7,12 +7,12 @@ use madrigal_sys::fd::Fd;
 use madrigal_sys::tcp;
 use rustix::net::sockopt;
 
-/// Who answers nothing for so long is gone, in seconds, if the kernel has not said so before; longer where the user lets connecting take
-/// longer.
+/// After so many seconds without an answer the peer is gone, if the kernel has not reported it before; later where the user lets connecting
+/// take longer.
 const LIMIT_S: u64 = 30;
-/// The user is told of it after so long.
+/// After so long the user gets a report.
 pub(super) const REPORTED_S: u64 = 8;
-/// A connection on which nothing happens is asked after so long, and then so often, in seconds: early enough to be told of in time.
+/// An idle connection is probed after so long, and then so often, in seconds: early enough for the report.
 const IDLE_S: u64 = 5;
 const ASK_S: u64 = 3;
 /// How often links are checked for it.
@@ -44,7 +44,7 @@ impl Silent {
     }
 }
 
-/// For how many seconds nothing has come from the other end's system, though it was asked again and again.
+/// For how many seconds nothing has come from the other end's system, though it was probed again and again.
 pub(super) fn unanswered_s(socket: &Fd) -> u64 {
     let asked = tcp::info(socket.as_raw_fd()).map(|info| info.unanswered());
     asked.ok().filter(|(times, _)| *times >= TIMES).map_or(0, |(_, since_ms)| u64::from(since_ms) / 1000)

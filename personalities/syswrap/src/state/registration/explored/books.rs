@@ -1,4 +1,4 @@
-//! What the program has asked for and was told, in the order of a clock; and whether that is right.
+//! What the program has requested and what was reported to it, in the order of a clock; and checks of both.
 
 use std::sync::Mutex;
 
@@ -6,10 +6,10 @@ use libc::{EPOLLET, EPOLLONESHOT};
 
 use super::world::SOCKS;
 
-/// Data of the first thing asked for.
+/// Data of the first request.
 const FIRST: u64 = 1000;
 
-/// What the kernel may have told of before it was asked for: once for each thread that waits, and one that lies there.
+/// Events the kernel may have found before the request: one for each waiting thread, and one already queued.
 const LATE: u64 = 3;
 
 /// One ADD or MOD of the program's: its data in the kernel is its number.
@@ -18,11 +18,11 @@ struct Asked {
     sock: usize,
     set: usize,
     events: u32,
-    /// News of the socket before it.
+    /// How many edges the socket had before it.
     edges: u64,
     returned: Option<u64>,
     refused: bool,
-    /// From when on nothing is to be told of it any more.
+    /// From when on it must not be reported any more.
     retired: Option<u64>,
     reported: u64,
 }
@@ -43,7 +43,7 @@ impl Inner {
         self.clock
     }
 
-    /// A change that began at `since` has returned: what had returned before it is of the past.
+    /// A change that began at `since` has returned: requests that had returned before `since` are retired.
     fn retire(&mut self, (sock, set): (usize, Option<usize>), since: u64) {
         let now = self.tick();
         for old in &mut self.asked {
@@ -76,7 +76,7 @@ impl Books {
 
     // --- registrations ----------------------------------------------------------------------------------------------------------
 
-    /// The program is about to ask for something.
+    /// The program is about to make a request.
     pub(super) fn ask(&self, sock: usize, set: usize, events: u32, edges: u64) -> Change {
         self.with(|books| {
             let since = books.tick();
@@ -87,7 +87,7 @@ impl Books {
         })
     }
 
-    /// It has; `taken`: it was not refused.
+    /// It has made it; `taken`: it was not refused.
     pub(super) fn asked(&self, change: Change, taken: bool) {
         self.with(|books| {
             let at = (change.data - FIRST) as usize;
@@ -107,7 +107,7 @@ impl Books {
         self.with(|books| books.retire((sock, set), since));
     }
 
-    /// A wait that began at `since` tells of it: socket, set and events that were asked for. `edges`: of the sockets, by now.
+    /// A wait that began at `since` reports it; returns socket, set and requested events. `edges`: of the sockets, by now.
     pub(super) fn note_report(&self, data: u64, since: u64, edges: [u64; SOCKS]) -> (usize, usize, u32) {
         self.with(|books| {
             let place = data.checked_sub(FIRST).map(|at| at as usize);
@@ -127,7 +127,7 @@ impl Books {
         })
     }
 
-    /// Whether something asked for may stand by now.
+    /// Whether the request is not retired yet.
     pub(super) fn may_stand(&self, data: u64) -> bool {
         self.with(|books| books.asked[(data - FIRST) as usize].retired.is_none())
     }
@@ -146,7 +146,7 @@ impl Books {
         self.with(|books| books.lost += n);
     }
 
-    /// Nobody sends or closes any more.
+    /// No thread sends or closes any more.
     pub(super) fn done(&self) {
         self.with(|books| books.done = true);
     }

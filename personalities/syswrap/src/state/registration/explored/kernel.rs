@@ -14,7 +14,7 @@ const IN: u32 = EPOLLIN as u32;
 const OUT: u32 = EPOLLOUT as u32;
 /// What an entry keeps when it is disarmed.
 const MODE: u32 = (EPOLLET | EPOLLONESHOT | EPOLLEXCLUSIVE) as u32;
-/// A descriptor that says that all is over, and its data; only in the first set.
+/// A descriptor that reports that all is over, and its data; only in the first set.
 pub(super) const OVER: c_int = 90;
 pub(super) const OVER_DATA: u64 = 7;
 
@@ -27,7 +27,7 @@ pub(super) fn fd_of(sock: usize) -> c_int {
 struct File {
     bells: u64,
     bytes: u64,
-    /// How often something happened that an edge-triggered entry may tell of.
+    /// How often something happened that an edge-triggered entry may report.
     edges: u64,
 }
 
@@ -70,7 +70,7 @@ impl State {
         self.sets[set].entries.iter_mut().find(|entry| entry.fd == fd)
     }
 
-    /// Puts an entry on the list of what is ready, if it is what it asks for. True: a sleeper is to be woken.
+    /// Queues an entry as ready, if it wants this event. True: a sleeper must be woken.
     fn queue(&mut self, set: usize, fd: c_int, what: u32) -> bool {
         let wanted = self.entry(set, fd).map_or(0, |entry| entry.events & !MODE);
         let ready = &mut self.sets[set].ready;
@@ -99,7 +99,7 @@ impl Kernel {
         part(&mut self.state.lock().unwrap())
     }
 
-    /// Something comes that makes a descriptor readable. Of exclusive entries in several sets one is told.
+    /// Something comes that makes a descriptor readable. Of exclusive entries in several sets one reports it.
     fn arrive(&self, fd: c_int, what: impl FnOnce(&mut State)) {
         let mut state = self.state.lock().unwrap();
         what(&mut state);
@@ -127,7 +127,7 @@ impl Kernel {
         });
     }
 
-    /// All is over: whoever sleeps in the first set is told.
+    /// All is over: reports that to the sleepers of the first set.
     pub(super) fn finish(&self) {
         self.arrive(OVER, |state| state.over = true);
     }
@@ -159,7 +159,7 @@ impl Kernel {
         self.with(|state| state.poll(fd))
     }
 
-    /// Something else happened that may be told of as an edge.
+    /// Something else happened that may be reported as an edge.
     pub(super) fn note_event(&self, fd: c_int) {
         self.with(|state| state.file(fd).edges += 1);
     }

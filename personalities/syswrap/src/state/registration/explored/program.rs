@@ -1,7 +1,7 @@
 //! The program of a model: its waits, what it changes, and the sessions of its sockets meanwhile.
 //!
-//! The steps of a wait are those of `io::epoll::wait`, in their order, and without clocks: how often it looks, and whom it asks, is the
-//! scheduler's. A sleep is not cut: a wake-up that is lost leaves somebody asleep for ever.
+//! The steps of a wait are those of `io::epoll::wait`, in their order, and without clocks: the scheduler decides how often it scans and
+//! when it queries the kernel. A sleep has no time limit: a lost wake-up leaves a thread asleep for ever.
 
 use core::cell::Cell;
 
@@ -39,7 +39,7 @@ pub(super) struct Wait<'a> {
     /// How long a list is long, and how soon a member is taken off it.
     long: u32,
     since: u64,
-    /// Whether it tells of something that stays ready.
+    /// Whether it reports something that stays ready.
     stays: Cell<bool>,
 }
 
@@ -114,7 +114,7 @@ impl<'a> Wait<'a> {
 
     /// As `wait::begin_sleep` and `wait::after_sleep`.
     fn sleep_plainly(&self, out: &mut [epoll_event]) -> usize {
-        // SYNC: SeqCst with `adopt_one`: who makes a registration ours wakes those that are counted.
+        // SYNC: SeqCst with `adopt_one`: a thread that makes a registration ours wakes the counted sleepers.
         self.set.registry().sleepers.fetch_add(1, Ordering::SeqCst);
         if !self.is_plain() {
             self.set.registry().sleepers.fetch_sub(1, Ordering::SeqCst);
@@ -244,7 +244,7 @@ impl<'a> Wait<'a> {
     }
 }
 
-/// A thread that waits until all is over, or for some events only: those it hears of it sees through.
+/// A thread that waits until all is over, or for some events only; it handles each event it gets to the end.
 pub(super) fn wait_for_all(world: &World, waits: Option<usize>) {
     let most = thread_rng().gen_range(1..=3);
     let mut reported = 0;
@@ -252,7 +252,7 @@ pub(super) fn wait_for_all(world: &World, waits: Option<usize>) {
         let mut out = [NO_EVENT; 3];
         let wait = Wait::new(world.set(0));
         let n = wait.run(&mut out[..most]);
-        // What it is told of may be closing: then it is told again.
+        // A reported socket may be closing: then it is reported again.
         thread::yield_now();
         for event in &out[..n] {
             if event.u64 == OVER_DATA {
@@ -264,12 +264,12 @@ pub(super) fn wait_for_all(world: &World, waits: Option<usize>) {
     }
 }
 
-/// The program is told of something, and does what is to be done.
+/// The program gets an event, and handles it.
 fn receive_event(world: &World, event: &epoll_event, since: u64) {
     let edges = [0, 1].map(|sock| world.kernel.edges(world.sock(sock).fd()));
     let (index, set, events) = world.books.note_report(event.u64, since, edges);
     if event.events & EPOLLIN as u32 != 0 {
-        // Who is told once reads until there is nothing; anybody else some, or nothing.
+        // An edge or one-shot event: reads until nothing is left. Any other: reads some, or nothing.
         let once = events & (ET | ONESHOT) != 0;
         let most = if once { 2 } else { thread_rng().gen_range(0..=2) };
         while let Some(s) = world.enter(index)
@@ -324,7 +324,7 @@ pub(super) fn any_events() -> u32 {
     }
 }
 
-/// A thread that changes what is asked for; in the end all is armed.
+/// A thread that changes the requested events; in the end all is armed.
 pub(super) fn change_all(world: &World) {
     for _ in 0..thread_rng().gen_range(1..4) {
         linger(6);

@@ -1,4 +1,4 @@
-//! What must hold when all threads but one have ended: registrations are what was asked for last, and tell what they are to tell.
+//! What must hold when all threads but one have ended: registrations are the last requests, and report what they should.
 
 use libc::{EPOLL_CTL_MOD, EPOLLET, EPOLLIN, EPOLLONESHOT};
 use madrigal_base::sync::Ordering;
@@ -9,7 +9,7 @@ use super::program::{Wait, change, check_entries};
 use super::world::{SETS, SOCKS, World};
 use crate::state::member::bit;
 
-/// Waits that are enough for what the kernel had to tell of earlier times.
+/// So many waits take every event that the kernel had from earlier.
 const LATE: usize = 4;
 
 pub(super) fn check(world: &World) {
@@ -28,7 +28,7 @@ pub(super) fn check(world: &World) {
     (0..SOCKS).for_each(|index| check_reports(world, index));
 }
 
-/// A byte comes: who asks for what stays is told each time, who asks for edges at its coming, who asks once only then.
+/// A byte comes: a level-triggered member is reported each time, an edge-triggered one when the byte comes, a one-shot one only then.
 fn check_reports(world: &World, index: usize) {
     let s = world.sock(index);
     let in_first = used(&s).find(|(_, member)| member.is_in(0) && !member.has(bit::DETACHED));
@@ -44,7 +44,7 @@ fn check_reports(world: &World, index: usize) {
         () if events & EPOLLET as u32 != 0 => assert_eq!(reports[LATE - 1], 0, "an edge, {}", why()),
         () => assert_eq!(reports, [1; LATE], "what stays, {}", why()),
     }
-    // What is asked for anew is told of anew.
+    // A new request gets a new report.
     if change(world, index, 0, EPOLL_CTL_MOD, events) {
         assert_eq!(scan(world).len(), 1, "armed while it is ready, {}", why());
     }
@@ -53,7 +53,7 @@ fn check_reports(world: &World, index: usize) {
     assert_eq!(scan(world), [], "told of what is read");
 }
 
-/// Data of what a wait tells that does not last.
+/// The data that a wait without a sleep reports.
 fn scan(world: &World) -> Vec<u64> {
     let reported = Wait::new(world.set(0)).run_at_once();
     reported

@@ -1,5 +1,5 @@
-//! What the threads of a model share: sockets and sets as registrations know them, the kernel, and the ring of each socket: a count of
-//! bytes, and whether its writer rings for the next one. What a session guarantees (see `session::explored`) is made by locks here: no
+//! What the threads of a model share: sockets and sets as registrations know them, the kernel, and the ring of each socket (a count of
+//! bytes, and whether its writer rings for the next one). Locks stand in here for what a session guarantees (see `session::explored`): no
 //! doorbell comes behind its end.
 
 mod parties;
@@ -27,7 +27,7 @@ const SECRET: u32 = 0x8bad_cafe;
 /// Doorbells that may lie unread.
 const BELLS: u64 = 2;
 
-/// What is there of one socket.
+/// The state of one socket.
 #[derive(Default)]
 pub(super) struct SockState {
     members: [Member; MEMBERS],
@@ -51,7 +51,7 @@ pub(super) struct SockState {
     armed: AtomicU32,
 }
 
-/// What is there of one set.
+/// The state of one set.
 #[derive(Default)]
 pub(super) struct SetState {
     pub(super) registry: Registry,
@@ -182,7 +182,7 @@ impl<'a> SockOf<'a> {
         self.is_in_session() && matches!(self.rx(), phase::READY | phase::RING)
     }
 
-    /// The peer sends a byte; true: it goes to the connection of now. It switches to the ring as soon as it may.
+    /// The peer sends a byte; true: it goes to the current connection. It switches to the ring as soon as it may.
     pub(super) fn put(&self, switches: bool) -> bool {
         let state = self.state();
         let _sending = state.sending.lock();
@@ -200,7 +200,7 @@ impl<'a> SockOf<'a> {
         }
         state.tail.fetch_add(1, Ordering::SeqCst);
         self.world.kernel.note_event(self.fd());
-        // SYNC: SeqCst store then SeqCst look, as `Producer::publish`.
+        // SYNC: SeqCst store then SeqCst swap, as `Producer::publish`.
         if state.armed.swap(0, Ordering::SeqCst) != 0 {
             self.world.kernel.bell(self.fd());
         }
@@ -245,7 +245,7 @@ impl<'a> SockOf<'a> {
         }
     }
 
-    /// The same, if nobody else is at it and there are many.
+    /// The same, if no other thread receives and there are many.
     pub(super) fn swallow_many(&self) {
         if self.world.kernel.bells(self.fd()) >= BELLS
             && let Some(_reading) = self.state().reading.try_lock()
@@ -278,8 +278,8 @@ impl<'a> SockOf<'a> {
         got
     }
 
-    /// Either side ends the session: what is unread goes back to the kernel, and no doorbell is left. `restores`: as `leave::leave`; else as
-    /// by a reader that finds the ring sealed, and the registration is given back by whoever comes next.
+    /// Either side ends the session: what is unread goes back to the kernel, and no doorbell is left. `restores`: as `leave::leave`; else
+    /// as by a reader that finds the ring sealed, and the next caller gives the registration back.
     pub(super) fn end(&self, restores: bool) {
         let state = self.state();
         {
@@ -329,7 +329,7 @@ impl<'a> SockOf<'a> {
         state.uses.share();
     }
 
-    /// The last close, and then another socket with the same number and, once nobody is at work on this one, in the same object.
+    /// The last close; then another socket takes the same number and, once no thread uses this one, the same object.
     pub(super) fn close(&self) {
         let held = self.held();
         let state = self.state();
@@ -363,11 +363,11 @@ impl<'a> SockOf<'a> {
         state.closed.store(0, Ordering::SeqCst);
     }
 
-    /// Nobody is at work any more: whatever is due is done.
+    /// No thread is at work any more: does whatever is due.
     pub(super) fn come_to_rest(&self) {
         self.state().uses.set_due();
         self.finish();
-        // As whoever leaves no session: a registration that became ours for one that never began.
+        // As a socket that leaves no session: a registration became ours for a session that never began.
         if self.is_hooked() && !self.is_in_session() {
             let _registering = self.lock_members();
             restore_all(self);
@@ -379,7 +379,7 @@ impl<'a> SockOf<'a> {
     }
 }
 
-// --- looks ----------------------------------------------------------------------------------------------------------------------
+// --- checks ---------------------------------------------------------------------------------------------------------------------
 
 impl SockOf<'_> {
     /// As `ready::stamps`.
@@ -390,7 +390,7 @@ impl SockOf<'_> {
         Stamps { bytes: (if self.rx() == phase::RING { tail } else { kernel.0 + tail }, kernel.1), kernel }
     }
 
-    /// As `ready::look`.
+    /// As `ready::check`.
     fn check(&self, member: &Member, wanted: u32) -> u32 {
         let in_ring = || if self.waiting() > 0 { READABLE } else { 0 };
         let ask = || member.ask_once(bit::IDLE_IN, || self.world.kernel.poll(self.fd()) & READABLE);

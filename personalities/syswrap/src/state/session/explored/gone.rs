@@ -1,5 +1,5 @@
-//! What a side is told of a peer that closed, reset the connection, or was killed at any step: compared with what TCP tells, which is
-//! known from what the peer had left unread.
+//! What a side gets from a peer that closed, reset the connection, or was killed at any step. Compared with what TCP reports, which follows
+//! from what the peer had left unread.
 
 use std::sync::atomic::Ordering as Order;
 
@@ -26,7 +26,7 @@ const RDHUP: u32 = libc::EPOLLRDHUP as u32;
 const HUP: u32 = libc::EPOLLHUP as u32;
 const ERR: u32 = libc::EPOLLERR as u32;
 
-/// What TCP's socket would be.
+/// The state a TCP socket would be in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Tcp {
     /// The peer's FIN came.
@@ -35,7 +35,7 @@ enum Tcp {
     Lost,
     /// The peer's reset came.
     Reset,
-    /// The error has been told.
+    /// The error has been reported.
     Over,
 }
 
@@ -88,7 +88,7 @@ fn a_peer_that_went_is_told_of_as_by_tcp() {
         };
         talk(&world, SURVIVOR);
         stage.store(1, Order::SeqCst);
-        // Looks and receives go on while the peer goes.
+        // Polls and receives go on while the peer ends.
         while stage.load(Order::SeqCst) < 2 {
             receive_some(&world, SURVIVOR);
             let _ = events(&world);
@@ -111,7 +111,7 @@ fn talk(world: &World, side: usize) {
     }
 }
 
-/// The peer's life, and what TCP would have made of its end.
+/// The peer's life; returns the state TCP would be in after its end.
 fn be_peer(world: &World, stage: &AtomicU32, how: How) -> Tcp {
     while stage.load(Order::SeqCst) == 0 {
         talk(world, PEER);
@@ -144,7 +144,7 @@ fn leaves_unread(world: &World) -> bool {
 
 fn survive(world: &World, was: Tcp, how: How) {
     let mut tcp = was;
-    // Nobody believes for long that a quiet peer is alive.
+    // An idle peer is assumed alive for a short time only.
     world.view(SURVIVOR).wire.pause();
     for _ in 0..thread_rng().gen_range(1..8) {
         let before = tcp;
@@ -212,7 +212,7 @@ fn receive_some(world: &World, side: usize) -> bool {
     let (v, reader) = (world.view(side), Reader { world, side });
     let _lock = v.reading();
     let took = match v.take(thread_rng().gen_range(1..9), &reader, || true) {
-        // Only bytes here: the end is told by `receive_end`.
+        // Only bytes here: `receive_end` reports the end.
         Took::Plain if world.kernel.holds_bytes(side) => receive_plain(world, &reader),
         took => took,
     };

@@ -1,4 +1,4 @@
-//! A model of a connected stream socket: two queues of bytes, with what a session asks of them.
+//! A model of a connected stream socket: two queues of bytes, with the operations that a session needs.
 
 use std::sync::atomic::{AtomicBool, AtomicU64 as Clock, Ordering as Order};
 
@@ -15,14 +15,14 @@ use super::queue::Queue;
 
 /// Bytes the kernel carries for one direction before a sender has to wait.
 const ROOM: usize = 1500;
-/// A look at the clock takes one of these, in ns: what must be done in some time is done in time, or is not.
+/// Reading the clock takes one of these, in ns: so a thing with a time limit is done in time, or is not.
 const STEPS: [u64; 2] = [4_000, 120_000];
-/// A pause takes so long: short enough that whoever is preempted a few times meanwhile is not taken for one that stands still.
+/// A pause takes so long: short enough that a thread preempted a few times meanwhile is not taken for a stopped one.
 const PAUSE_NS: u64 = 10_000_000;
-/// Behind one of so many system calls a thread is preempted, for so many turns of the others.
+/// After one of so many system calls a thread is preempted, for so many steps of the others.
 const PREEMPTED: u32 = 40;
 const SLICE: u32 = 100;
-/// What a doorbell looks like in the queue; no byte of a stream does.
+/// The value of a doorbell in the queue; no byte of a stream has it.
 pub(super) const BELL: u8 = 0;
 
 /// A connection, as the kernel has it.
@@ -31,13 +31,13 @@ pub(super) struct Kernel {
     queues: [Mutex<Queue>; 2],
     changed: [Condvar; 2],
     clock: Clock,
-    /// What a look at it takes, in ns.
+    /// What reading it takes, in ns.
     step: u64,
     /// Sides that were killed, a bit each.
     dead: Clock,
     /// Room in each queue besides [`ROOM`].
     more: [Clock; 2],
-    /// Sides that hold back what is no full segment: heard, not done.
+    /// Sides that hold back what is no full segment: recorded, not done.
     corked: [AtomicBool; 2],
 }
 
@@ -69,7 +69,7 @@ impl Kernel {
         result
     }
 
-    /// What a send is told before it looks for room. `Ok(true)`: nobody is there; it is taken, and lost.
+    /// What a send returns before it checks for room. `Ok(true)`: no reader is left; the bytes are taken, and lost.
     fn try_send(&self, side: usize) -> Result<bool, Errno> {
         self.with(side, |own| match own.error.take() {
             Some(e) => Err(e),
@@ -93,7 +93,7 @@ impl Kernel {
     /// Sends without waiting.
     pub(super) fn send(&self, side: usize, bytes: &[u8]) -> Result<usize, Errno> {
         if self.try_send(side)? {
-            // The kernel counts what it sent to nobody, too.
+            // The kernel counts bytes that had no reader, too.
             self.with(1 - side, |queue| queue.given += bytes.len() as u64);
             return Ok(bytes.len());
         }
@@ -126,7 +126,7 @@ impl Kernel {
         self.sleep(side, |queue| queue.bytes.is_empty() && !queue.fin && !queue.closed);
     }
 
-    /// Sleeps until there is room to send, or nobody to send to.
+    /// Sleeps until there is room to send, or no reader is left.
     pub(super) fn await_room(&self, side: usize) {
         self.sleep(1 - side, |queue| queue.bytes.len() >= ROOM && !queue.fin && !queue.deaf);
     }
@@ -166,7 +166,7 @@ impl Kernel {
         queue.fin || queue.closed
     }
 
-    /// Whether a side has read all there is and was told the end.
+    /// Whether a side has read all there is and got the end.
     pub(super) fn is_at_end(&self, side: usize) -> bool {
         let queue = self.queues[side].lock().unwrap();
         queue.bytes.is_empty() && (queue.fin || queue.closed)

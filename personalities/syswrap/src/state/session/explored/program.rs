@@ -33,27 +33,27 @@ pub(super) struct Plan {
     /// Bytes it sends, and how many at a time.
     pub(super) sends: u64,
     pub(super) step: usize,
-    /// Bytes it reads; more if there are more.
+    /// Bytes it reads at least; it takes more if more are there.
     pub(super) reads: u64,
-    /// A third thread ends the session at some time,
+    /// A third thread ends the session at some time.
     pub(super) leaves: bool,
-    /// or does so for a reader that knows no rings, by a copy of the peer's socket,
+    /// It does so for a reader that knows no rings, by a copy of the peer's socket.
     pub(super) hands_back: bool,
-    /// or by asking the peer.
+    /// It does so by a request to the peer.
     pub(super) asks_back: bool,
     /// Not before the peer writes to a ring larger than that of the slot.
     pub(super) late: bool,
-    /// Not before the peer has left, and nobody reads before;
+    /// Not before the peer has left; no thread reads before.
     pub(super) last: bool,
-    /// nor before it has shut its sending direction.
+    /// Nor before the peer has shut its sending direction.
     pub(super) behind_end: bool,
-    /// Larger rings can be had.
+    /// Larger rings are available.
     pub(super) grows: bool,
     /// It closes behind what it has sent.
     pub(super) closes: bool,
-    /// It corks its socket once the ring carries what it sends, of which the kernel does not hear then.
+    /// It corks its socket once the ring carries what it sends; the kernel is not notified then.
     pub(super) corks: bool,
-    /// So many bytes more, behind that, are sent by who knows nothing of rings, one at a time.
+    /// So many bytes more, behind those, are sent one at a time by code that knows nothing of rings.
     pub(super) unhooked: u64,
 }
 
@@ -67,7 +67,7 @@ impl Plan {
     }
 }
 
-/// The threads of one side: a sender, a reader, and one that ends the session if it is to end early.
+/// The threads of one side: a sender, a reader, and one that ends the session early if the plan says so.
 pub(super) fn threads(world: &Arc<World>, process: &Process, side: usize, plan: Plan) -> Vec<JoinHandle<()>> {
     world.total[side].store(plan.sends + plan.unhooked, Order::SeqCst);
     let run = |work: fn(&World, usize, Plan)| {
@@ -104,7 +104,7 @@ fn send_all(world: &World, side: usize, plan: Plan) {
     } else {
         leave(world, side, |_| Ok(()));
         if plan.unhooked > 0 {
-            // It begins behind the gate, which holds it no more then.
+            // It begins behind the gate, which does not hold it up.
             at_gate(world, side, || ());
         }
         for at in at..at + plan.unhooked {
@@ -118,7 +118,7 @@ fn send_all(world: &World, side: usize, plan: Plan) {
         view.unmix(&view.wire);
         view.be_mute();
     }
-    // Not while the peer puts bytes back by a copy of this socket.
+    // Not while the peer puts bytes back through a copy of this socket.
     at_gate(world, side, || world.kernel.close_sending(side));
 }
 
@@ -260,7 +260,7 @@ impl Room for Blocks<'_> {
         LARGE[self.side].into_iter().find(|block| self.grows && block.size > now.size)
     }
 
-    /// It is another session's at once, which writes there.
+    /// Another session gets it at once, and writes there.
     fn give(&self, block: Block) -> bool {
         if block.size >= UNIT {
             self.world.write_over(block);
@@ -390,11 +390,11 @@ fn sleep_for_bytes(world: &World, v: &View<'_, End<'_>>, side: usize) {
         _ => true,
     };
     if !arrived {
-        // In any other phase it asks for an urgent byte, too.
+        // In any other phase the sleep also ends for an urgent byte.
         let slept_open = v.s.rx() == phase::RING && !v.is_sealed_in();
         v.pay_space();
         world.kernel.await_readable(side);
-        // Such a sleep is ended by a byte: a doorbell, or what came behind it.
+        // A byte must end such a sleep: a doorbell, or what came behind it.
         if slept_open && v.is_sealed_in() && world.kernel.is_at_end(side) {
             world.note_unwoken();
         }
@@ -451,8 +451,8 @@ fn leave(world: &World, side: usize, hand_back: impl FnOnce(&View<'_, End<'_>>) 
         v.finish_receiving();
     }
     if let Err(e) = hand_back(&v) {
-        // Only of one that has sent its last, or is dead, can nothing be had back; or if we may not touch it, or not wait for it, or it has
-        // no room, and it goes on by itself.
+        // It fails only if the peer has sent its last or is dead; or if we may not copy its socket, or may not wait, or it has no room:
+        // then the peer goes on by itself.
         let gone = world.kernel.is_over(1 - side);
         assert!(
             gone || matches!(e, Errno::TIMEDOUT | Errno::PERM | Errno::AGAIN | Errno::NOBUFS),

@@ -12,11 +12,11 @@ pub(super) struct Queue {
     pub(super) taken: u64,
     /// The writer has closed.
     pub(super) fin: bool,
-    /// How the connection broke; told once.
+    /// How the connection broke; reported once.
     pub(super) error: Option<Errno>,
     /// It was reset.
     pub(super) closed: bool,
-    /// The reader is gone: nobody takes anything any more.
+    /// The reader is gone: no byte is taken any more.
     pub(super) deaf: bool,
     /// The reader has reset the connection.
     pub(super) aborted: bool,

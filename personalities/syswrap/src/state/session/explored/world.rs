@@ -71,7 +71,7 @@ impl World {
     /// Another session has this block, and writes there.
     pub(super) fn write_over(&self, block: Block) {
         let place = core::ptr::with_exposed_provenance_mut::<u8>(self.base as usize);
-        // SAFETY: a block of the world's memory; of its threads one runs at a time.
+        // SAFETY: a block of the world's memory; the scheduler runs one thread at a time.
         unsafe { place.add(block.offset).write_bytes(OTHERS, block.size) };
     }
 
@@ -79,7 +79,7 @@ impl World {
         View::of(&self.sessions[side], End { kernel: &self.kernel, side }).unwrap()
     }
 
-    /// What stands where, for whoever looks for a fault.
+    /// A dump of the state, for finding a fault.
     pub(super) fn dump(&self) -> String {
         let of = |side: usize| {
             let (s, dir) = (&self.sessions[side], &self.slot.dir[side]);
@@ -125,7 +125,7 @@ impl World {
         assert!(n < 5_000, "{what} for ever\n{}", self.dump());
     }
 
-    /// A short sleep; too many of them in a row are one that never ends.
+    /// A short sleep; too many of them in a row are a sleep that never ends.
     pub(super) fn idle(&self, side: usize, what: &str) {
         let n = self.idle.fetch_add(1, Order::SeqCst);
         assert!(n < 3_000, "side {side} waits for {what} for ever\n{}", self.dump());
@@ -164,7 +164,7 @@ impl World {
 impl Drop for World {
     fn drop(&mut self) {
         let base = core::ptr::with_exposed_provenance_mut::<u8>(self.base as usize);
-        // SAFETY: the box made in `new`, whose address nobody uses any more.
+        // SAFETY: the box made in `new`, whose address is not used any more.
         drop(unsafe { Box::from_raw(core::ptr::slice_from_raw_parts_mut(base, MEMORY)) });
     }
 }
