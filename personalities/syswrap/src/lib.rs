@@ -13,9 +13,11 @@
 //!    |
 //!  remote      connections to hosts of other sites: through the daemon
 //!    |
-//!  state       owner of each thing: one module each, with its states
+//!  outcome     how a hook ends
 //!    |
-//!  real, outcome    the next library in line; how a hook ends
+//!  state       who owns what: one module for each thing, with its states
+//!    |
+//!  real        the next library in line
 //! ```
 //! Each imports only what is below it. Rules: no thread, no I/O in the constructor, no allocation from malloc, no panic, nothing
 //! printed; what cannot be done in a ring goes by the kernel as if we were not there, with a named [`madrigal_report::Reason`].

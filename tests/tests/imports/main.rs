@@ -25,7 +25,7 @@ fn no_circles() {
 }
 
 /// The layers of SysWrap, the uppermost first: none takes anything from one above it.
-const LAYERS: [&str; 6] = ["hooks", "io", "lifecycle", "remote", "state", "outcome"];
+const LAYERS: [&str; 6] = ["hooks", "io", "lifecycle", "remote", "outcome", "state"];
 
 #[test]
 fn layers_of_syswrap() {

@@ -248,7 +248,9 @@ fn relay(near: &Examination, far: Option<&Examination>, works: bool) -> Check {
         .map(|(name, why)| format!("{name}: {}", why.as_deref().unwrap_or("linked here only")))
         .collect();
     let names: Vec<&str> = near.relays.iter().map(|(name, _)| name.as_str()).collect();
-    let fix = start(&names.join(" or "));
+    let own = &near.health.host;
+    let taken_back = near.relays.iter().find_map(|(name, why)| revoked(why.as_deref()?, own, name));
+    let fix = taken_back.unwrap_or_else(|| start(&names.join(" or ")));
     Check::bad(!works, "relay", format!("none has links with both: {}", missing.join("; ")), &fix)
 }
 

@@ -56,7 +56,31 @@ pub(crate) fn a_host_of_a_lab_is_shut_out_by_its_ca() {
     assert!(child.wait().unwrap().success());
     until("the end of the link", || grid.links("b1").is_empty().then_some(()));
     until("the reason", || grid.run("a1", &["status"]).1.contains("certificate_revoked").then_some(()));
+    what_doctor_advises_helps(&grid, &state);
     grid.down();
+}
+
+/// Every line that `doctor` would have typed for a certificate that was taken back, typed.
+fn what_doctor_advises_helps(grid: &Grid, ca: &Path) {
+    let (status, out, _) = grid.run("a1", &["doctor", "a1", "b1"]);
+    let advice: Vec<_> = out.lines().filter_map(|line| line.trim().strip_prefix("-> ")).collect();
+    assert_ne!(status, 0);
+    assert!(advice.iter().filter(|line| line.contains("madrigal grid add a1 --again")).count() == 2, "{out}");
+    assert!(!out.contains("madrigal up"), "{out}");
+    std::fs::write(ca.join("grid.toml"), grid.exec("a1", &["sh", "-c", "cat $MADRIGAL_CONFIG_DIR/grid.toml"]).1)
+        .unwrap();
+    let mut add = Command::new(grid.bed.home.exe());
+    let (status, out, err) = run(add.args(["grid", "add", "a1", "--again"]).env("MADRIGAL_CONFIG_DIR", ca));
+    assert_eq!(status, 0, "{out}{err}");
+    let join = out
+        .lines()
+        .find(|line| line.starts_with("madrigal grid join "))
+        .unwrap()
+        .replace("madrigal", &grid.bed.home.exe());
+    let code = out.lines().find(|line| line.starts_with("  ") && line.contains('-')).unwrap().trim();
+    let (status, out, err) = grid.exec("a1", &["sh", "-c", &format!("echo {code} | {join}")]);
+    assert_eq!(status, 0, "{out}{err}");
+    until("a link again", || (grid.run("a1", &["doctor", "a1", "b1"]).0 == 0).then_some(()));
 }
 
 pub(crate) fn labs_of_all_shapes_have_daemons() {
