@@ -48,6 +48,7 @@ fn main() -> ExitCode {
         trials::trial("no_line_escapes", no_line_escapes),
         trials::trial("what_is_only_checked_is_true", what_is_only_checked_is_true),
         trials::trial("what_the_text_names_is_true", what_the_text_names_is_true),
+        trials::trial("the_readmes_figures_are_those_of_the_bench", the_readmes_figures_are_those_of_the_bench),
     ];
     all.extend(scenes);
     trials::run_beside(all, 6)
@@ -94,4 +95,16 @@ fn what_the_text_names_is_true() {
     assert!(all.len() > 50, "only {} commands", all.len());
     let told = |line: &lines::Line| checked::line(line.text()).err().map(|why| format!("{}: {why}", line.place()));
     fail(&all.iter().filter_map(told).collect::<Vec<_>>());
+}
+
+/// The figures of README.md stand in the page that `make bench` wrote last.
+fn the_readmes_figures_are_those_of_the_bench() {
+    let read = |page: &str| std::fs::read_to_string(lines::root().join(page)).unwrap();
+    let (readme, page) = (read("README.md"), read("docs/perf.md"));
+    let rows = readme.lines().skip_while(|line| *line != "## How fast").skip(1).take_while(|line| !line.starts_with("## "));
+    let cells = rows.filter(|line| line.starts_with('|')).flat_map(|row| row.split('|').skip(2).map(str::trim));
+    let figures: Vec<_> = cells.filter_map(|cell| cell.split(' ').next()).filter(|word| word.starts_with(|c: char| c.is_ascii_digit())).collect();
+    assert!(figures.len() >= 9, "{figures:?}");
+    let missing: Vec<_> = figures.iter().filter(|figure| !page.contains(&format!("| {figure} |"))).collect();
+    assert!(missing.is_empty(), "not in docs/perf.md: {missing:?}");
 }
