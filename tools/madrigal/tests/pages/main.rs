@@ -101,9 +101,13 @@ fn what_the_text_names_is_true() {
 fn the_readmes_figures_are_those_of_the_bench() {
     let read = |page: &str| std::fs::read_to_string(lines::root().join(page)).unwrap();
     let (readme, page) = (read("README.md"), read("docs/perf.md"));
-    let rows = readme.lines().skip_while(|line| *line != "## How fast").skip(1).take_while(|line| !line.starts_with("## "));
+    let rows =
+        readme.lines().skip_while(|line| *line != "## How fast").skip(1).take_while(|line| !line.starts_with("## "));
     let cells = rows.filter(|line| line.starts_with('|')).flat_map(|row| row.split('|').skip(2).map(str::trim));
-    let figures: Vec<_> = cells.filter_map(|cell| cell.split(' ').next()).filter(|word| word.starts_with(|c: char| c.is_ascii_digit())).collect();
+    let figures: Vec<_> = cells
+        .filter_map(|cell| cell.split(' ').next())
+        .filter(|word| word.starts_with(|c: char| c.is_ascii_digit()))
+        .collect();
     assert!(figures.len() >= 9, "{figures:?}");
     let missing: Vec<_> = figures.iter().filter(|figure| !page.contains(&format!("| {figure} |"))).collect();
     assert!(missing.is_empty(), "not in docs/perf.md: {missing:?}");
