@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from harness import output, page, processes, report, stats
+from harness import builds, output, page, processes, report, stats
 from harness.measure import Figure, Result
 from rows import all_rows
 
@@ -47,10 +47,11 @@ class Pages(unittest.TestCase):
 
     def test_a_page_has_every_figure_and_says_what_is_short_or_missing(self) -> None:
         figures = [output.as_dict(result([1, 2, 3], [6, 6, 6])), output.as_dict(result([10], [12.5], absolute=True))]
-        text = page.text({"header": self.HEADER, "figures": figures, "skipped": {"gone": "no such program\nmore"}})
+        text = page.text({"header": self.HEADER, "figures": figures, "skipped": {"gone": "no such program\nmore", "far": f"no {builds.ROOT}/target/x"}})
         self.assertIn("| x | u | 2 | 6 | 3.00 | 3.00 | 2 | 0 % |  |  |  |", text)
         self.assertIn("| +2.50 |  | less than +2 | 0 % |  |  | short |", text)
         self.assertIn("* gone: no such program\n", text)
+        self.assertIn("* far: no target/x\n", text)
         self.assertIn("2026-01-02, commit abc", text)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from harness import stats
+from harness.builds import ROOT
 
 HEAD = """# Figures of one build on one machine
 
@@ -54,7 +55,8 @@ def text(result: dict[str, Any]) -> str:
     parts = [head, "\n".join([TABLE, *map(_line, result["figures"])])]
     if result["skipped"]:
         parts.append("Not measured:\n\n" + "\n".join(f"* {name}: {why.splitlines()[0]}" for name, why in result["skipped"].items()))
-    return "\n\n".join(part.strip() for part in parts) + "\n"
+    # Where this tree lies is nobody's business.
+    return ("\n\n".join(part.strip() for part in parts) + "\n").replace(f"{ROOT}/", "")
 
 
 def _line(figure: dict[str, Any]) -> str:

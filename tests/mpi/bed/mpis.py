@@ -72,9 +72,9 @@ class Mpi:
     def missing(self) -> str:
         """Why it cannot be used here, or nothing."""
         if not shutil.which(self.launcher):
-            return f"no {self.launcher}: run tests/mpi/setup"
+            return f"no {Path(self.launcher).name} of {self.name}: run tests/mpi/setup"
         if not shutil.which(self.compiler):
-            return f"no {self.compiler}: run tests/mpi/setup"
+            return f"no {Path(self.compiler).name} of {self.name}: run tests/mpi/setup"
         return ""
 
     def environment(self, provider: str) -> dict[str, str]:
