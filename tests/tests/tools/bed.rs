@@ -122,24 +122,14 @@ impl Bed {
         let start = |i: usize| Running::start(&mut self.command(under[i], ROLES[i], bytes));
         let mut running = [start(0), start(1)];
         let started = meanwhile([running[0].pid(), running[1].pid()]);
-        let mut gone = false;
+        let mut failed = false;
         host::until("the ends of the transfer", || {
             let done = ROLES.iter().all(|role| self.path(&format!("{role}.done")).exists());
-            gone = !done && !running.iter_mut().all(Running::is_running);
-            (done || gone).then_some(())
+            failed = !done && (!self.files("failed.").is_empty() || !running.iter_mut().all(Running::is_running));
+            (done || failed).then_some(())
         });
-        if gone {
-            let [a, b] = running.map(|mut it| {
-                it.signal(libc::SIGTERM);
-                if it.is_running() {
-                    it.kill()
-                }
-                it.wait()
-            });
-            let err = |ended: &Ended| {
-                format!("status {}\n{}{}", ended.status, ended.text(), String::from_utf8_lossy(&ended.err))
-            };
-            return Err(format!("a program ended early\nserve: {}\ncall: {}", err(&a), err(&b)).into());
+        if failed {
+            return Err(self.failure(running).into());
         }
         started?;
         let inspected = ROLES.map(|role| self.inspect(role, under[0].wrapped));
@@ -158,6 +148,26 @@ impl Bed {
             }
         }
         Ok(seen)
+    }
+
+    /// What both programs printed when one has failed, and why their connection is as it is.
+    fn failure(&self, running: [Running; 2]) -> String {
+        let whys = running.each_ref().map(|end| {
+            let pid = end.pid().to_string();
+            host::run(host::command(How::Plain, host::madrigal(), &self.0).args(["why", &pid])).text()
+        });
+        std::fs::write(self.path("go"), "").expect("a file");
+        let ends = running.map(|end| {
+            if !self.path(&format!("failed.{}", end.pid())).exists() {
+                end.signal(libc::SIGTERM);
+            }
+            end.wait()
+        });
+        let told = ends.iter().zip(whys).zip(ROLES).map(|((ended, why), role)| {
+            let err = String::from_utf8_lossy(&ended.err);
+            format!("{role}: status {}\n{}{err}madrigal why: {why}\n", ended.status, ended.text())
+        });
+        format!("a program failed\n{}", told.collect::<String>())
     }
 
     /// A program's own report at its end, Madrigal's report about it, and its loaded libraries.

@@ -28,14 +28,32 @@ enum { ROUNDS = 300, SMALL = 3000, PIECE = 40000 };
 static const char *dir;
 static long bulk = 4 << 20;
 
-static void die(const char *what) {
-    fprintf(stderr, "transfer: %s: %s\n", what, strerror(errno));
-    _exit(3);
-}
-
 static char *path(char *room, size_t size, const char *name) {
     snprintf(room, size, "%s/%s", dir, name);
     return room;
+}
+
+static void await(const char *name) {
+    char wanted[512];
+    struct stat ignored;
+    path(wanted, sizeof wanted, name);
+    struct timespec step = {0, 5000000};
+    while (stat(wanted, &ignored)) nanosleep(&step, NULL);
+}
+
+// Its connection stays for whoever wants to know why.
+static void fail(int status) {
+    char name[512], number[32];
+    snprintf(number, sizeof number, "failed.%d", getpid());
+    FILE *file = fopen(path(name, sizeof name, number), "w");
+    if (file) fclose(file);
+    await("go");
+    _exit(status);
+}
+
+static void die(const char *what) {
+    fprintf(stderr, "transfer: %s: %s\n", what, strerror(errno));
+    fail(3);
 }
 
 // Made whole under another name first: who finds the file finds all of it.
@@ -45,14 +63,6 @@ static void tell(const char *name, const char *text) {
     FILE *file = fopen(made, "w");
     if (!file || fputs(text, file) < 0 || fclose(file)) die(made);
     if (rename(made, path(wanted, sizeof wanted, name))) die(wanted);
-}
-
-static void await(const char *name) {
-    char wanted[512];
-    struct stat ignored;
-    path(wanted, sizeof wanted, name);
-    struct timespec step = {0, 5000000};
-    while (stat(wanted, &ignored)) nanosleep(&step, NULL);
 }
 
 // What is sent: each stream has a seed, and a byte depends on that and its place.
@@ -72,7 +82,7 @@ static uint64_t check(const unsigned char *got, uint32_t seed, long at, long cou
     for (long i = 0; i < count; i++) {
         if (got[i] != expected(seed, at + i)) {
             fprintf(stderr, "transfer: byte %ld of stream %u differs\n", at + i, seed);
-            _exit(4);
+            fail(4);
         }
         sum = (sum ^ got[i]) * 1099511628211u;
     }
