@@ -166,6 +166,15 @@ impl FromStr for Stack {
     }
 }
 
+impl Stack {
+    /// The stack that an offer names, without the elements that this version does not know.
+    pub fn known_of(text: &str) -> Result<Self, StackError> {
+        let path: Path = text.parse()?;
+        let all = path.steps().iter().map(element).filter(|one| !matches!(one, Err(StackError::Unknown(_))));
+        Self::new(all.collect::<Result<_, _>>()?)
+    }
+}
+
 impl fmt::Display for Stack {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&print(&self.0))

@@ -4,6 +4,14 @@ use proptest::prelude::*;
 
 use super::*;
 
+#[test]
+fn what_only_a_later_version_knows_is_left_out_of_an_offer() {
+    let known = |text| Stack::known_of(text).map(|stack| stack.to_string());
+    assert_eq!(known("adoc/later(3)/stripe(2)/tcp").as_deref(), Ok("adoc/stripe(2)/tcp"));
+    assert_eq!(known("later/tls/tcp").as_deref(), Ok("tls/tcp"));
+    assert!(known("adoc/later").is_err() && known("stripe(0)/later/tcp").is_err());
+}
+
 fn stack(text: &str) -> Stack {
     text.parse().unwrap_or_else(|error| panic!("{text}: {error}"))
 }
