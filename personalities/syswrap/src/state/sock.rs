@@ -379,10 +379,12 @@ impl Sock {
         }
     }
 
-    /// It goes through the daemon, or should have: of these reasons only the last counts. What goes through the daemon may move: its other
-    /// end is the daemon's.
+    /// It goes through the daemon, or should have: of these reasons only the last counts. What goes through the daemon may move, for its other
+    /// end is the daemon's; unless the program has set before what no ring can do.
     pub(crate) fn set_way(&self, reason: Reason) {
-        self.never.store(if reason == Reason::Daemon { 0 } else { reason as u32 }, Ordering::Relaxed);
+        if self.never().is_none_or(|before| before == Reason::NoDaemon) {
+            self.never.store(if reason == Reason::Daemon { 0 } else { reason as u32 }, Ordering::Relaxed);
+        }
         self.record_path(Path::Tcp, Some(reason));
     }
 

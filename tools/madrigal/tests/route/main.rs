@@ -20,6 +20,7 @@ use common::{Running, madrigal, run};
 madrigal_tests::trials![
     a_blocking_connect_by_name_and_by_alias,
     what_a_server_says_at_once_is_not_lost,
+    what_was_set_before_the_connect_holds_behind_it,
     a_connect_that_does_not_block_ends_when_the_far_end_is_there,
     what_fails_fails_as_it_would_there,
     why_shows_the_hops,
@@ -87,6 +88,22 @@ def move(s):
         while n < 1000: n += len(s.recv(65536))
 def error(s): return s.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
 ";
+
+/// A low water mark keeps a connection out of the rings, whichever way it goes.
+fn what_was_set_before_the_connect_holds_behind_it() {
+    need("python3");
+    let bed = bed("before", "1-65535");
+    let port = echo().to_string();
+    let script = "
+s = socket.socket(); s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 100)
+s.connect(('b1', int(sys.argv[1]))); move(s)
+p = select.poll(); p.register(s, select.POLLIN)
+s.sendall(bytes(10)); few = p.poll(500)
+s.sendall(bytes(90)); all = p.poll(20000)
+print(len(few), len(all), len(s.recv(200)))
+";
+    assert_eq!(bed.prints(script, &[&port]), "0 1 100\n");
+}
 
 fn a_blocking_connect_by_name_and_by_alias() {
     need("python3");
