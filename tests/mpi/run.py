@@ -41,6 +41,9 @@ def main() -> int:
     except Unable as why:
         print(f"skipped: {why}")
         return 0
+    if unknown := set(options.mpi or ()) - {mpi.name for mpi in all_mpis(typed=not options.bare)}:
+        print(f"run.py: no MPI here is named {', '.join(sorted(unknown))}", file=sys.stderr)
+        return 2
     print(f"{'scene':<13} {'mpi':<9} {'test':<11} {'result':<8} {'time':>8}", flush=True)
     outcomes = []
     for scene in SCENES:

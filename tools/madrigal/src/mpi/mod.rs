@@ -78,13 +78,15 @@ fn settle(
     format!("{}: set {}{kept}", kind.name(), set.join(" "))
 }
 
-/// What launchers set for each rank that they start.
-const RANKS: [&str; 4] = ["PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "MPI_LOCALRANKID"];
+/// The number of a rank in its job, which launchers set for each that they start; the first one that is set counts.
+pub(crate) const RANKS: [&str; 3] = ["PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK"];
+/// Its number on its host.
+const LOCAL_RANK: &str = "MPI_LOCALRANKID";
 
 /// For the first rank of a job whose launcher does not know our provider: a text about what is missing, and what to type.
 pub(crate) fn rank_alone(env: &Environment, provider: Option<&Path>) -> Option<String> {
     // Only rank 0 reports it.
-    let rank = RANKS.iter().find_map(|key| env.get(key).filter(|value| !value.is_empty()));
+    let rank = RANKS.iter().chain(&[LOCAL_RANK]).find_map(|key| env.get(key).filter(|value| !value.is_empty()));
     let ours = provider.and_then(Path::parent)?.as_os_str().as_bytes();
     let is_configured =
         env.get(PROVIDERS).unwrap_or_default().as_bytes().split(|&b| b == b':').any(|part| part == ours);

@@ -7,7 +7,7 @@ use madrigal_report::ranks::{Rank, Seen};
 use madrigal_sys::Errno;
 use serde::Serialize;
 
-use crate::out;
+use crate::{mpi, out};
 
 /// A worker of a process.
 #[derive(Serialize, Default)]
@@ -70,7 +70,7 @@ pub(super) fn rank(pid: u32) -> Option<u32> {
     let environment = std::fs::read(format!("/proc/{pid}/environ")).ok()?;
     let variables: Vec<&str> = environment.split(|&b| b == 0).filter_map(|v| core::str::from_utf8(v).ok()).collect();
     let value = |name: &&str| variables.iter().find_map(|v| v.strip_prefix(*name)?.strip_prefix('='));
-    ["OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"].iter().find_map(value)?.parse().ok()
+    mpi::RANKS.iter().find_map(value)?.parse().ok()
 }
 
 /// Adds what is known of the peers that are on this host.
