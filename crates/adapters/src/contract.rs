@@ -1,4 +1,7 @@
 //! The interface of an adapter to its driver: bytes of the link above, bytes of the streams below, and the time.
+//!
+//! There may be no call of [`Adapter::receive`] without bytes. So an end that takes the last byte of a block while something is unread must
+//! show the block by [`Adapter::front`] once that is consumed; or it leaves that byte untaken until then.
 
 /// A stream below an adapter. Both ends call it by the same number, and no number is used twice on one link.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

@@ -29,6 +29,10 @@ use crate::wait::Peer;
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Place {
     /// The directory through which processes of one user find each other; made by the first process that needs it.
+    ///
+    /// Listeners of `shm` are called `NAME.sock` in it. Those of another driver need other names: no name of a locator begins with a dot.
+    /// A socket that a killed process left is removed only if its name ends with `.sock`. `drivers/src/shm/directory.rs` has what makes a
+    /// listener here, takes over its name, and connects to it.
     pub directory: String,
     /// The user's settings of the network.
     pub network: Network,

@@ -1,7 +1,19 @@
 //! The exported names. Each hook gathers its arguments, calls the logic behind a panic guard, and ends by its [`Outcome`].
 //!
-//! To add one: a line in [`crate::real`], a function here in the file of its kind, and a check in `tests/`. Hooks use the
-//! `C-unwind` ABI so that a thread cancelled inside the C library's own call unwinds through them: their frames hold plain memory only.
+//! To add one: CONTRIBUTING.md, "A hook". Hooks use the `C-unwind` ABI so that a thread cancelled inside the C library's own call unwinds
+//! through them: their frames hold plain memory only.
+//!
+//! ```text
+//!  is_socket, is_known   the gates: a TCP socket, anything that we know; of others the call goes on at once
+//!  guarded, guarded_or   run the logic: no signal handler interrupts it, no panic leaves it
+//!  aside                 the same around the program's own call: errno stays
+//!  finish                ends a data call by its outcome
+//!  forgetting            a call that closes a descriptor
+//!  leaving               a sleep in the C library, which a thread may leave for good
+//!  critical::outside     a sleep in a critical part: handlers run meanwhile
+//!  get, fault            the program's memory, read and written: its addresses may be bad
+//!  kernel_soon, kernel_only, sends_by_kernel   a connection goes by the kernel from now on, for a reason
+//! ```
 // Exported to the dynamic linker, which rustc does not count as reachable.
 #![allow(unreachable_pub)]
 
