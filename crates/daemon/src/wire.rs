@@ -63,6 +63,9 @@ pub(crate) struct Hello {
     /// The link is for a trial of its stack.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) trial: bool,
+    /// The link is for urgent streams.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) urgent: bool,
     /// From the accepting end: the address at which it sees the other one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) seen: Option<String>,
@@ -279,6 +282,8 @@ pub(crate) enum StreamHeader {
     Renewed,
     /// The number of connections that the opener wants for what it sends by a link. Only the end that dialled can make them.
     Lanes(u8),
+    /// The opener wants a link for urgent streams beside this one. Only the end that dialled this one can make it.
+    UrgentLink,
 }
 
 impl StreamHeader {

@@ -105,11 +105,12 @@ fn describe(status: &Status) -> String {
             let trip = round_trip_us.map_or_else(String::new, |us| format!("{:.1} ms", us as f64 / 1000.0));
             let address = address.clone().unwrap_or_default();
             let several = if *connections > 1 { format!(", {connections} connections") } else { String::new() };
+            let only = if link.urgent { ", for urgent streams" } else { "" };
             rows.push(row([
                 kind.to_owned(),
                 streams.to_string(),
                 trip,
-                format!("{way} {address}{several}{}", shorter(link)),
+                format!("{way} {address}{several}{}{only}", shorter(link)),
             ]));
         }
         match (&peer.through, &peer.why) {

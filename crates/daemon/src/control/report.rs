@@ -2,9 +2,9 @@
 
 use crate::control::status::{LinkStatus, PeerStatus, Status};
 use crate::daemon::Daemon;
-use crate::link::Stage;
 use crate::link::compressed::Compressed;
 use crate::link::congestion::congestion;
+use crate::link::{Purpose, Stage};
 use crate::units::SECOND;
 
 impl Daemon {
@@ -45,6 +45,7 @@ impl Daemon {
             dialled: link.dialled.is_some(),
             address: link.address.map(|at| at.to_string()),
             tls: link.channel.is_encrypted(),
+            urgent: up.purpose == Purpose::Urgent,
             streams: up.mux.len(),
             held: up.mux.held(),
             round_trip_us: up.mux.round_trip().map(|ns| ns / 1000),

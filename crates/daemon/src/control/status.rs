@@ -81,6 +81,9 @@ pub struct LinkStatus {
     pub address: Option<String>,
     /// It is encrypted.
     pub tls: bool,
+    /// It is for urgent streams.
+    #[serde(default)]
+    pub urgent: bool,
     /// Streams on it.
     pub streams: usize,
     /// Bytes that wait for them here.

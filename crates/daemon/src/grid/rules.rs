@@ -44,6 +44,12 @@ impl Grid {
         self.about(host, port).find_map(|rule| rule.class).unwrap_or(Class::Data)
     }
 
+    /// Whether a rule makes some connections to a host urgent.
+    pub(crate) fn has_urgent(&self, host: usize) -> bool {
+        let mut about = self.rules.iter().filter(|rule| rule.hosts.is_empty() || rule.hosts.contains(&host));
+        about.any(|rule| rule.class == Some(Class::Urgent))
+    }
+
     /// The rule that caps connections to a port of a host: the first one.
     pub(crate) fn capped_by(&self, host: usize, port: u16) -> Option<&str> {
         self.about(host, port).find(|rule| rule.cap.is_some()).map(|rule| rule.rule.name.as_str())

@@ -5,7 +5,7 @@ use madrigal_proto::mux::Class;
 use rustix::io::Errno;
 
 use crate::daemon::Daemon;
-use crate::link::{Link, SPARE_LINGER, Stage};
+use crate::link::{Link, Purpose, SPARE_LINGER, Stage};
 use crate::poll::Token;
 use crate::wire::{self, ResetCause, StreamHeader};
 
@@ -73,8 +73,11 @@ impl Daemon {
         }
         self.end_connections(token);
         // Beside it there is the link that programs use.
-        let beside = link.up().is_some_and(|up| up.trial && self.link_to(up.peer).is_some());
-        if beside || self.trial_by(token).is_some() {
+        let beside = link.up().is_some_and(|up| up.purpose != Purpose::Streams && self.link_to(up.peer).is_some());
+        if let Some(up) = link.up().filter(|up| beside && up.purpose == Purpose::Urgent) {
+            self.log_line(&format!("no link for urgent streams with {}: {why}", self.name(up.peer)));
+        }
+        if beside || self.trial_by(token).is_some() || self.is_urgent_dial(token) && link.up().is_none() {
             self.reset_streams_of(token, cause);
             return self.trial_lost(token, why);
         }

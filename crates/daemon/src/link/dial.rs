@@ -9,9 +9,9 @@ use madrigal_sys::process;
 
 use crate::daemon::Daemon;
 use crate::descriptor::Descriptor;
-use crate::link::Link;
 use crate::link::channel::Channel;
 use crate::link::peer::{Dial, Dialled};
+use crate::link::{Link, Purpose};
 use crate::poll::Token;
 use crate::socket;
 use crate::units::SECOND;
@@ -133,6 +133,9 @@ impl Daemon {
             if let Some(joins) = dial.joins {
                 return self.connection_ended(joins, false, why);
             }
+            if self.is_urgent_dial(token) {
+                return;
+            }
             self.peers[dial.peer].failures.insert(dial.address, why.to_owned());
             self.update_direct(dial.peer);
         }
@@ -149,12 +152,16 @@ impl Daemon {
         self.grid.hosts.get(peer).is_some_and(|host| self.grid.is_trusted_between(self.own(), host))
     }
 
-    /// Whether to dial a host: there is no link with it, or only one by a command, or one that it dialled while it is unknown whether
-    /// connections from here work.
+    /// Whether to dial a host: there is no link with it, or only one by a command or for urgent streams, or one that it dialled while it is
+    /// unknown whether connections from here work.
     fn needs_dial(&self, peer: usize) -> bool {
         match self.link_to(peer).and_then(|link| self.links.get(&link)) {
             None => self.can_dial(peer) || self.has_command(peer),
-            Some(link) => self.can_dial(peer) && (link.method() == "command" || self.peers[peer].direct.is_none()),
+            Some(link) => {
+                let is_makeshift =
+                    link.method() == "command" || link.up().is_some_and(|up| up.purpose != Purpose::Streams);
+                self.can_dial(peer) && (is_makeshift || self.peers[peer].direct.is_none())
+            }
         }
     }
 

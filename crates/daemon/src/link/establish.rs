@@ -10,7 +10,7 @@ use madrigal_proto::mux::Mux;
 use crate::daemon::Daemon;
 use crate::link::close::RESTARTED;
 use crate::link::measured::Measured;
-use crate::link::{Link, Rank, Stage, Up};
+use crate::link::{Link, Purpose, Rank, Stage, Up};
 use crate::poll::Token;
 use crate::streams::failover::keepalive_limits;
 use crate::wire::{self, Hello, Joins, StackOffer, VERSION};
@@ -28,8 +28,11 @@ impl Daemon {
         self.choose_congestion(token, peer);
         let Some(link) = self.links.get(&token) else { return };
         let trial = self.trial_by(token).and_then(|id| self.trials.get(&id));
-        let offered = self.stack_offer(link, trial.map(|trial| &trial.stack));
-        let hello = Hello { trial: trial.is_some(), ..self.hello(number, offered.clone(), self.joins(link)) };
+        let urgent = self.is_urgent_dial(token);
+        let offered =
+            if urgent { Some(self.plain_offer(link)) } else { self.stack_offer(link, trial.map(|trial| &trial.stack)) };
+        let hello = self.hello(number, offered.clone(), self.joins(link));
+        let hello = Hello { trial: trial.is_some(), urgent, ..hello };
         let hello = wire::greeting(&hello);
         if let Some(link) = self.links.get_mut(&token) {
             link.offered = offered;
@@ -39,7 +42,7 @@ impl Daemon {
 
     fn hello(&self, number: u64, stack: Option<StackOffer>, joins: Option<Joins>) -> Hello {
         let (host, instance) = (self.own().name.clone(), self.instance);
-        Hello { version: VERSION, host, instance, number, stack, joins, seen: None, trial: false }
+        Hello { version: VERSION, host, instance, number, stack, joins, seen: None, trial: false, urgent: false }
     }
 
     /// A link comes up with a host that has authenticated. `rest` came behind its greeting.
@@ -57,10 +60,14 @@ impl Daemon {
         let answer = wire::greeting(&Hello { seen, ..self.hello(0, link.offered.clone(), None) });
         let (now, own) = (self.now, self.own().name.clone());
         let ours = self.trial_by(token);
-        let trial = ours.is_some() || hello.trial;
+        let purpose = match () {
+            () if ours.is_some() || hello.trial => Purpose::Trial,
+            () if self.is_urgent_dial(token) || hello.urgent => Purpose::Urgent,
+            () => Purpose::Streams,
+        };
         let recheck_at = shown.map_or(u64::MAX, |shown| self.next_recheck(shown));
         let Some(link) = self.links.get_mut(&token) else { return Ok(()) };
-        let last = link.method() == "command" || trial;
+        let last = link.method() == "command" || purpose != Purpose::Streams;
         let rank = match link.dialled {
             Some((_, number)) => (last, own, number),
             None => {
@@ -81,7 +88,7 @@ impl Daemon {
             peer,
             instance,
             rank,
-            trial,
+            purpose,
             mux,
             agreed,
             adapters,
@@ -99,20 +106,26 @@ impl Daemon {
             || "plain".to_owned(),
             |shown| format!("tls, {shown}, serial {}, until {}", shown.serial, shown.not_after),
         );
-        self.log_line(&format!("link with {}, {way} {address}, {how}, stack {stack}", hello.host));
+        let only = if purpose == Purpose::Urgent { ", for urgent streams" } else { "" };
+        self.log_line(&format!("link with {}, {way} {address}, {how}, stack {stack}{only}", hello.host));
         self.unflushed.insert(token);
         self.choose_link(peer, hello.instance);
         self.peer_is_up(peer, dialled);
         match ours {
             Some(id) => self.trial_up(id),
+            None if purpose == Purpose::Urgent => {}
             None => self.measure_new(token),
+        }
+        if purpose != Purpose::Trial {
+            self.use_new_link(token);
         }
         self.try_better_ways(peer);
         self.advertise_soon();
         Ok(())
     }
 
-    /// Ends the links with an earlier instance of a peer's daemon. Of the others the least is used; the rest are spare.
+    /// Ends the links with an earlier instance of a peer's daemon. Of the others the least is used, and one for urgent streams; the rest are
+    /// spare.
     fn choose_link(&mut self, peer: usize, instance: u64) {
         let ups = |daemon: &Self| -> Vec<(Rank, u64, Token)> {
             let with = daemon.links.iter().filter_map(|(token, link)| Some((link.up()?, *token)));
@@ -125,8 +138,11 @@ impl Daemon {
         }
         let mut left = ups(self);
         left.sort();
-        for (_, _, token) in left.into_iter().skip(1) {
-            if let Some(Link { stage: Stage::Up(up), .. }) = self.links.get_mut(&token) {
+        let mut urgent = false;
+        for (at, (_, _, token)) in left.into_iter().enumerate() {
+            let Some(Link { stage: Stage::Up(up), .. }) = self.links.get_mut(&token) else { continue };
+            let is_first_urgent = up.purpose == Purpose::Urgent && !std::mem::replace(&mut urgent, true);
+            if at > 0 && !is_first_urgent {
                 up.spare = up.spare.or(Some(self.now));
             }
         }

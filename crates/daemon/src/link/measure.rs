@@ -6,7 +6,7 @@ use madrigal_selector::route::Figures;
 use crate::daemon::Daemon;
 use crate::link::close::BLACK_HOLE;
 use crate::link::trial::fill_with_noise;
-use crate::link::{Link, Stage, Up, YOUNG};
+use crate::link::{Link, Purpose, Stage, Up, YOUNG};
 use crate::poll::Token;
 use crate::socket::Recv;
 use crate::streams::stream::StreamOwner;
@@ -40,7 +40,7 @@ impl Daemon {
                 stuck.push(*token);
             }
             let method = link.method();
-            let up = link.up().filter(|up| !up.trial);
+            let up = link.up().filter(|up| up.purpose == Purpose::Streams);
             measured.extend(up.map(|up| (up.peer, method, up.measured.figures, up.connections_wanted())));
         }
         for (host, method, figures, connections) in measured {
@@ -50,6 +50,7 @@ impl Daemon {
             self.drop_link(token, BLACK_HOLE);
         }
         self.measure_connections();
+        self.make_urgent_links();
         let now = self.now;
         if self.links.values().any(|link| link.dialled.is_some() && now.saturating_sub(link.since) < YOUNG.0) {
             self.measure_soon();

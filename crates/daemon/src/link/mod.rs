@@ -1,5 +1,5 @@
 //! Links: connections to other daemons, with the streams on them. Two daemons need one link. Where both dialled at once, the one with the
-//! least [`Rank`] is used; the other one ends with its last stream.
+//! least [`Rank`] is used; the other one ends with its last stream. On a long way urgent streams have a link of their own.
 //!
 //! ```text
 //!  channel    bytes on the wire, TLS          peer, dial     other hosts, when and where they are dialled
@@ -11,6 +11,7 @@
 //!  authenticate     the peer's identity       handshakes     a limit for each origin
 //!  unauthenticated  a limit on connections whose peer has none yet
 //!  stack       what a link is made of: offered, agreed on
+//!  urgent      the link for urgent streams
 //!  adapters    what lies between the multiplexer and the connections: compressed; striped, lanes (several connections)
 //! ```
 //! This file owns the state of one link.
@@ -43,6 +44,7 @@ pub(crate) mod striped;
 pub(crate) mod trial;
 mod trials;
 mod unauthenticated;
+mod urgent;
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd as _, AsRawFd as _};
@@ -79,8 +81,19 @@ const STUCK_RETRANSMITS: u8 = 2;
 /// A link younger than this, on which no more bytes than this were acknowledged, may be in a PMTU black hole.
 pub(crate) const YOUNG: (u64, u64) = (10 * SECOND, 4096);
 
-/// The order of links between the same two hosts, the same at both ends: whether it is by a command, or for a trial, who dialled it, and the
-/// count of that host's dials.
+/// What a link is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Purpose {
+    /// All streams.
+    Streams,
+    /// Urgent streams; all of them where there is no other link (`urgent.rs`).
+    Urgent,
+    /// A trial of a stack.
+    Trial,
+}
+
+/// The order of links between the same two hosts, the same at both ends: whether it is by a command or for one purpose only, who dialled it,
+/// and the count of that host's dials.
 pub(crate) type Rank = (bool, String, u64);
 
 /// A connection to another daemon.
@@ -124,8 +137,7 @@ pub(crate) enum Stage {
 pub(crate) struct Up {
     /// The host at the other end.
     pub(crate) peer: usize,
-    /// It is for a trial of a stack.
-    pub(crate) trial: bool,
+    pub(crate) purpose: Purpose,
     /// The random number of its daemon.
     pub(crate) instance: u64,
     pub(crate) rank: Rank,

@@ -32,6 +32,11 @@ pub(crate) struct Peer {
     /// When both ends may try to connect at once, and the pause after that.
     pub(crate) punch_at: u64,
     punch_pause: u64,
+    /// The connection that we dialled last for a link of urgent streams; when the next one may be, and the next request that the other end
+    /// dials one.
+    pub(crate) urgent_dial: Option<Token>,
+    pub(crate) urgent_dial_at: u64,
+    pub(crate) urgent_request_at: u64,
 }
 
 /// A connection to another host that is being made.
@@ -67,6 +72,9 @@ impl Peer {
             direct: None,
             punch_at: now,
             punch_pause: PAUSES.0,
+            urgent_dial: None,
+            urgent_dial_at: now,
+            urgent_request_at: now,
         }
     }
 

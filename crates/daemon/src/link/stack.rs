@@ -36,6 +36,13 @@ impl Daemon {
         })
     }
 
+    /// The offer for a link without adapters, if no rule at the other end insists on some.
+    pub(crate) fn plain_offer(&self, link: &Link) -> StackOffer {
+        let stack = if link.channel.is_encrypted() { "tls/tcp" } else { "tcp" };
+        let known = known().into_iter().map(|(name, versions)| (name, [versions.oldest, versions.newest])).collect();
+        StackOffer { stack: stack.to_owned(), strict: false, known, by_loss: is_by_loss(&link.channel), networks: 1 }
+    }
+
     /// This end's answer to an offer: if no rule sets the stack at either end, the adapters that pay off. Where both kernels send by rate,
     /// regardless of losses, one connection for each network is enough.
     fn stack_answer(&self, link: &Link, peer: usize, offer: Option<&StackOffer>) -> StackOffer {
@@ -121,7 +128,12 @@ fn agreed(link: &Link, ours: &StackOffer, theirs: Option<&StackOffer>) -> Result
     let plain =
         StackOffer { stack: plain.to_owned(), strict: false, known: Default::default(), by_loss: false, networks: 1 };
     let theirs = match theirs {
-        Some(theirs) => read(theirs).or_else(|why| if theirs.strict { Err(why) } else { read(&plain) })?,
+        Some(theirs) if theirs.strict => read(theirs)?,
+        // A later version may offer what this one does not know.
+        Some(theirs) => {
+            let stack = Stack::known_of(&theirs.stack).map(|stack| stack.to_string()).unwrap_or(plain.stack.clone());
+            read(&StackOffer { stack, ..theirs.clone() })?
+        }
         None => read(&plain)?,
     };
     let agreed = agree(&read(ours)?, &theirs).map_err(|refusal| refusal.to_string())?;

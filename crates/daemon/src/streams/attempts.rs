@@ -38,6 +38,10 @@ impl Daemon {
     /// Sends a connect request on a way.
     fn attempt(&mut self, token: Token, link: Token, way: String) {
         let (now, from) = (self.now, self.own().name.clone());
+        let Some(class) = self.calls.get(&token).map(|call| self.grid.class(call.host, call.target.port)) else {
+            return;
+        };
+        let link = self.link_for(link, class);
         let Some(call) = self.calls.get_mut(&token) else { return };
         let source = match call.caller.kind {
             CallerKind::Client => None,
@@ -57,7 +61,6 @@ impl Daemon {
             resume: None,
         };
         let header = StreamHeader::Connect(request).bytes();
-        let class = self.grid.class(call.host, call.target.port);
         let mux: Option<&mut Mux> = self.links.get_mut(&link).and_then(Link::mux);
         match mux.map(|mux| mux.open(class, &header)) {
             Some(Ok(stream)) => {

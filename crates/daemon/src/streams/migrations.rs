@@ -40,8 +40,9 @@ impl Daemon {
         }
     }
 
-    /// Begins a migration to the best way, if that is a direct connection, and the stream's own way is none.
-    fn try_better_way(&mut self, token: Token) {
+    /// Begins a migration to the best way, if that is a direct connection, and the stream's own way is none; or to another link of
+    /// the same way, which is for such streams.
+    pub(crate) fn try_better_way(&mut self, token: Token) {
         let Some(pipe) = self.pipes.get(&token).filter(|pipe| !pipe.is_over()) else { return };
         let Some(Origin { role: Role::Caller { host, port, way }, .. }) = pipe.origin.clone() else { return };
         let Some((link, best)) = self.ways_to(host, Some(port)).into_iter().next() else { return };
@@ -52,6 +53,9 @@ impl Daemon {
         if better {
             self.migrations.entry(token).or_insert_with(Migration::new);
             self.open_resumed(token, link, best.to_string());
+        } else if let Some((link, way)) = self.other_link(token) {
+            self.migrations.entry(token).or_insert_with(Migration::new);
+            self.open_resumed(token, link, way);
         } else {
             self.migrations.remove(&token);
         }
@@ -135,6 +139,7 @@ impl Daemon {
         };
         let header = StreamHeader::Connect(request).bytes();
         let class = self.grid.class(host, port);
+        let link = self.link_for(link, class);
         let mux: Option<&mut Mux> = self.links.get_mut(&link).and_then(Link::mux);
         let opened = mux.and_then(|mux| mux.open(class, &header).ok());
         let Some(migration) = self.migrations.get_mut(&token) else { return };

@@ -30,6 +30,10 @@ impl Daemon {
                 self.reset_stream(from);
                 self.handle_lanes_wanted(link, count);
             }
+            Ok(StreamHeader::UrgentLink) => {
+                self.reset_stream(from);
+                self.make_urgent_link(link);
+            }
             Err(_) => self.send_reply(from, ConnectReply::Refused, "the order makes no sense"),
         }
     }
@@ -111,6 +115,7 @@ impl Daemon {
             let why = format!("{} has no link with {}: {}", self.own().name, request.host, self.why_no_link(host));
             return self.send_reply(from, ConnectReply::Unavailable, &why);
         };
+        let link = self.link_for(link, class);
         let line = format!("relayed: from {} to {}:{}", request.from, request.host, request.port);
         let through = [request.through.as_slice(), &[self.own().name.clone()]].concat();
         let header = StreamHeader::Connect(ConnectRequest { hops, through, ..request }).bytes();

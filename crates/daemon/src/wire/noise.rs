@@ -61,6 +61,7 @@ fn header() -> impl Strategy<Value = StreamHeader> {
         1 => text().prop_map(StreamHeader::Close),
         1 => Just(StreamHeader::Renewed),
         1 => any::<u8>().prop_map(StreamHeader::Lanes),
+        1 => Just(StreamHeader::UrgentLink),
     ]
 }
 
@@ -78,8 +79,8 @@ fn hello() -> impl Strategy<Value = Hello> {
     let joins = proptest::option::of(any::<(u64, u32)>());
     let joins = joins.prop_map(|of| of.map(|(link, lane)| Joins { link, lane }));
     let seen = prop::option::of(text());
-    (any::<(u32, u64, u64, bool)>(), text(), stack, joins, seen).prop_map(
-        |((version, instance, number, trial), host, stack, joins, seen)| Hello {
+    (any::<(u32, u64, u64, bool, bool)>(), text(), stack, joins, seen).prop_map(
+        |((version, instance, number, trial, urgent), host, stack, joins, seen)| Hello {
             version,
             host,
             instance,
@@ -87,6 +88,7 @@ fn hello() -> impl Strategy<Value = Hello> {
             stack,
             joins,
             trial,
+            urgent,
             seen,
         },
     )

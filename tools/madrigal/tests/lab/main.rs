@@ -20,6 +20,7 @@ mod routes;
 mod saturated;
 mod secured;
 mod tunnels;
+mod urgent;
 mod ways;
 mod without;
 
@@ -68,6 +69,7 @@ madrigal_tests::trials![
     secured::a_host_of_a_lab_is_shut_out_by_its_ca,
     secured::labs_of_all_shapes_have_daemons,
     ways::a_symmetric_nat_keeps_to_the_relay,
+    urgent::urgent_streams_have_a_link_of_their_own,
     secured::daemons_need_no_rights,
     secured::a_lab_whose_daemons_cannot_start_is_not_up,
     ways::why_and_doctor_between_sites_behind_nat,
