@@ -114,6 +114,8 @@ real! {
     getsockopt(c_int, c_int, c_int, *mut c_void, *mut socklen_t) -> c_int;
     setsockopt(c_int, c_int, c_int, *const c_void, socklen_t) -> c_int;
     fclose(*mut c_void) -> c_int;
+    freopen(*const c_char, *const c_char, *mut c_void) -> *mut c_void;
+    freopen64(*const c_char, *const c_char, *mut c_void) -> *mut c_void;
     fileno(*mut c_void) -> c_int;
     fdopen(c_int, *const c_char) -> *mut c_void;
     poll(*mut pollfd, nfds_t, c_int) -> c_int;

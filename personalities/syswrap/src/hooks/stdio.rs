@@ -116,19 +116,41 @@ unsafe fn push_rest(fd: c_int, file: *mut c_void) {
     }
 }
 
-/// fclose(3): closes the descriptor where close(2)'s hook does not see it.
+/// fclose(3)
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn fclose(file: *mut c_void) -> c_int {
+    // SAFETY: see `fdopen`.
+    unsafe { closing_file(file, || real::fclose()(file)) }
+}
+
+/// freopen(3): the file that it opens gets the number of the descriptor that it closes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn freopen(path: *const c_char, mode: *const c_char, file: *mut c_void) -> *mut c_void {
+    // SAFETY: see `fdopen`.
+    unsafe { closing_file(file, || real::freopen()(path, mode, file)) }
+}
+
+/// freopen(3) of large files.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn freopen64(path: *const c_char, mode: *const c_char, file: *mut c_void) -> *mut c_void {
+    // SAFETY: see `fdopen`.
+    unsafe { closing_file(file, || real::freopen64()(path, mode, file)) }
+}
+
+/// Makes a call that closes a FILE's descriptor, where close(2)'s hook does not see it.
+///
+/// # Safety
+/// `file` is the program's open FILE, or null.
+unsafe fn closing_file<T>(file: *mut c_void, real: impl FnOnce() -> T) -> T {
     if !file.is_null() {
-        // SAFETY: the program's open FILE.
+        // SAFETY: the caller's contract.
         let fd = unsafe { real::fileno()(file) };
         if is_known(fd) {
-            // What it has in memory it sends first, and may wait. SAFETY: see `fdopen`.
-            return forgetting(fd, || critical::outside(|| unsafe { real::fclose()(file) }));
+            // What it has in memory it sends first, and may wait.
+            return forgetting(fd, || critical::outside(real));
         }
     }
-    // SAFETY: see `fdopen`.
-    unsafe { real::fclose()(file) }
+    real()
 }
 
 /// The C library is about to write to `fd` by itself.

@@ -1,12 +1,13 @@
 //! Files and sockets: sendfile(2), splice(2), stdio on a socket.
 #![allow(unsafe_code)]
 
+use std::ffi::CString;
 use std::io::Write as _;
 use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd};
 use std::ptr;
 
-use madrigal_tests::net::{self, recv_exact, send_all};
-use madrigal_tests::pair::Pair;
+use madrigal_tests::net::{self, recv_exact, recv_up_to, send_all};
+use madrigal_tests::pair::{self, Pair};
 
 use crate::both;
 
@@ -22,6 +23,7 @@ crate::checks![
     stdio_both_ways,
     stdio_reads_ring_bytes,
     stdio_by_lines,
+    stdio_reopened,
     dprintf_to_socket,
     splice_after_end,
     stdio_after_end,
@@ -274,6 +276,26 @@ fn stdio_by_lines() {
     }
     a.close();
     b.close();
+}
+
+/// Another file takes the place of a stream's socket, which is closed inside the C library.
+fn stdio_reopened() {
+    let file = file_of(b"a file\n");
+    let name = CString::new(format!("/proc/self/fd/{}", file.as_raw_fd())).unwrap();
+    for reopen in [libc::freopen, libc::freopen64] {
+        let Pair { c, s } = Pair::warm();
+        let stream = Stream::open(s);
+        // SAFETY: an open stream, bytes of our own.
+        assert_eq!(unsafe { libc::fwrite(c"last".as_ptr().cast(), 1, 4, stream.0) }, 4);
+        // SAFETY: a name, a mode, and an open stream.
+        assert_eq!(unsafe { reopen(name.as_ptr(), c"r".as_ptr(), stream.0) }, stream.0);
+        assert_eq!(recv_up_to(&c, 100), b"last", "and then the end");
+        assert_eq!(stream.line(), b"a file\n");
+        // SAFETY: an open stream.
+        let fd = unsafe { libc::fileno(stream.0) };
+        assert_eq!(pair::path(fd), None, "no connection's any more");
+        stream.close();
+    }
 }
 
 fn dprintf_to_socket() {
