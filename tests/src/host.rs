@@ -19,19 +19,20 @@ pub const WATCHDOG: Duration = Duration::from_secs(60);
 /// The library to preload, built if need be; `MADRIGAL_SYSWRAP` names another.
 pub fn library() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
-    LIBRARY.get_or_init(|| match std::env::var_os("MADRIGAL_SYSWRAP") {
-        Some(given) => given.into(),
-        None => release().join("libmadrigal_syswrap.so"),
-    })
+    LIBRARY.get_or_init(|| given("MADRIGAL_SYSWRAP").unwrap_or_else(|| release().join("libmadrigal_syswrap.so")))
 }
 
 /// The command, built if need be, with the library beside it; `MADRIGAL` names another.
 pub fn madrigal() -> &'static Path {
     static COMMAND: OnceLock<PathBuf> = OnceLock::new();
-    COMMAND.get_or_init(|| match std::env::var_os("MADRIGAL") {
-        Some(given) => given.into(),
-        None => release().join("madrigal"),
-    })
+    COMMAND.get_or_init(|| given("MADRIGAL").unwrap_or_else(|| release().join("madrigal")))
+}
+
+/// The file that a variable names, by an absolute path: programs run in other folders.
+fn given(name: &str) -> Option<PathBuf> {
+    let file = PathBuf::from(std::env::var_os(name)?);
+    let found = file.canonicalize();
+    Some(found.unwrap_or_else(|error| panic!("{name}={}: {error}", file.display())))
 }
 
 /// The folder of what `make build` builds: the command and the libraries. Built if need be, all together: a package built by itself may

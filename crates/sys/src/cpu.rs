@@ -1,6 +1,6 @@
 //! Processors: how many this process may use, which one it is on, and how many tasks want them.
 
-use core::ffi::c_int;
+use core::ffi::{CStr, c_int};
 use core::sync::atomic::{AtomicI32, Ordering};
 use std::os::fd::{BorrowedFd, OwnedFd};
 
@@ -20,11 +20,18 @@ pub fn usable() -> u32 {
     if quota().is_some_and(|q| q < 2) { 1 } else { online() }
 }
 
-/// Processors of the machine that are online; 1 if that cannot be known.
+/// Processors of the machine that are online.
 fn online() -> u32 {
+    listed_in(c"/sys/devices/system/cpu/online")
+}
+
+/// Processors in a file's list; where there is none, as in a container without /sys, those that this thread may use.
+fn listed_in(file: &CStr) -> u32 {
     let mut buf = [0u8; 256];
-    let Ok(text) = crate::process::read_small(c"/sys/devices/system/cpu/online", &mut buf) else { return 1 };
-    count(core::str::from_utf8(text).unwrap_or("").trim())
+    match crate::process::read_small(file, &mut buf) {
+        Ok(text) => count(core::str::from_utf8(text).unwrap_or("").trim()),
+        Err(_) => rustix::thread::sched_getaffinity(None).map_or(1, |own| own.count().max(1)),
+    }
 }
 
 /// Processors in a list such as `0-3,8`.
@@ -126,6 +133,12 @@ mod tests {
     fn lists_of_processors_are_counted() {
         assert_eq!((count("0"), count("0-1"), count("0-3,8,10-11"), count("nonsense")), (1, 2, 7, 1));
         assert!(usable() >= 1 && online() >= 1);
+    }
+
+    #[test]
+    fn without_sys_a_thread_has_the_processors_that_it_may_use() {
+        let own = rustix::thread::sched_getaffinity(None).unwrap().count();
+        assert_eq!(listed_in(c"/sys/there/is/no/such/file"), own);
     }
 
     #[test]

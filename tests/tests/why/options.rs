@@ -112,6 +112,7 @@ play(connection, 10); say('sent'); told()";
 }
 
 pub(crate) fn half_closed(stage: &Stage) -> Played {
+    stage.moves()?;
     let (server, port) = stage.server(How::Wrapped);
     let program = "
 connection = connect()

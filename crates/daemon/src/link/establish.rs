@@ -59,12 +59,7 @@ impl Daemon {
         let seen = link.address.map(|at| SocketAddr::new(at.ip().to_canonical(), at.port()).to_string());
         let answer = wire::greeting(&Hello { seen, ..self.hello(0, link.offered.clone(), None) });
         let (now, own) = (self.now, self.own().name.clone());
-        let ours = self.trial_by(token);
-        let purpose = match () {
-            () if ours.is_some() || hello.trial => Purpose::Trial,
-            () if self.is_urgent_dial(token) || hello.urgent => Purpose::Urgent,
-            () => Purpose::Streams,
-        };
+        let purpose = self.purpose(token, hello);
         let recheck_at = shown.map_or(u64::MAX, |shown| self.next_recheck(shown));
         let Some(link) = self.links.get_mut(&token) else { return Ok(()) };
         let last = link.method() == "command" || purpose != Purpose::Streams;
@@ -111,17 +106,30 @@ impl Daemon {
         self.unflushed.insert(token);
         self.choose_link(peer, hello.instance);
         self.peer_is_up(peer, dialled);
-        match ours {
-            Some(id) => self.trial_up(id),
-            None if purpose == Purpose::Urgent => {}
-            None => self.measure_new(token),
-        }
-        if purpose != Purpose::Trial {
-            self.use_new_link(token);
-        }
+        self.begin_with(token, purpose);
         self.try_better_ways(peer);
         self.advertise_soon();
         Ok(())
+    }
+
+    /// What a link is for, as the end that dialled it says.
+    fn purpose(&self, token: Token, hello: &Hello) -> Purpose {
+        match () {
+            () if self.trial_by(token).is_some() || hello.trial => Purpose::Trial,
+            () if self.is_urgent_dial(token) || hello.urgent => Purpose::Urgent,
+            () => Purpose::Streams,
+        }
+    }
+
+    /// A link is up: what it is for begins.
+    fn begin_with(&mut self, token: Token, purpose: Purpose) {
+        match (self.trial_by(token), purpose) {
+            (Some(trial), _) => return self.trial_up(trial),
+            (None, Purpose::Streams) => self.measure_new(token),
+            (None, Purpose::Trial) => return self.measure_new(token),
+            (None, Purpose::Urgent) => {}
+        }
+        self.use_new_link(token);
     }
 
     /// Ends the links with an earlier instance of a peer's daemon. Of the others the least is used, and one for urgent streams; the rest are
