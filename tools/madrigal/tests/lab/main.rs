@@ -78,12 +78,14 @@ madrigal_tests::trials![
     ways::a_command_that_fails_says_why,
     without::what_must_be_enciphered_is_not_connected_without_a_daemon;
     measured:
+    without::a_daemon_that_hangs_holds_up_no_connect_that_can_go_by_itself,
     daemons::a_short_cut_is_survived_and_a_long_one_is_a_clean_error,
+    lanes::what_each_stack_carries_is_measured_beside_the_link,
+    rates::a_relay_fills_a_line_of_100_megabits,
     lanes::a_long_way_is_sent_by_rate_where_the_kernel_lets_it,
     lanes::bulk_leaves_a_full_line_to_others,
     lanes::a_cap_is_what_all_connections_of_a_rule_carry_together,
     lanes::losses_are_met_by_more_connections,
-    lanes::what_each_stack_carries_is_measured_beside_the_link,
     lanes::one_connection_is_enough_for_bbr,
     lanes::a_rule_may_want_one_connection,
     lanes::text_goes_compressed_where_no_rule_says_otherwise,
@@ -91,15 +93,13 @@ madrigal_tests::trials![
     links::a_cut_link_carries_nothing_and_a_healed_one_goes_on,
     links::loss_is_as_configured,
     links::rate_is_as_configured,
-    rates::a_relay_fills_a_line_of_100_megabits,
     saturated::what_is_urgent_stands_behind_little,
     tunnels::datagrams_of_which_none_may_be_lost_all_come_by_quic,
     tunnels::what_is_lost_of_datagrams_both_ends_know,
     tunnels::datagrams_go_by_a_stream_where_udp_does_not,
     tunnels::the_end_that_is_let_through_connects,
     ways::both_ends_behind_nat_connect_at_once,
-    ways::long_packets_that_vanish_hold_nobody_up,
-    without::a_daemon_that_hangs_holds_up_no_connect_that_can_go_by_itself;
+    ways::long_packets_that_vanish_hold_nobody_up;
     long:
     changes::a_transfer_by_one_connection_outlives_all_that_happens_to_its_way,
     changes::a_transfer_by_several_connections_outlives_all_that_happens_to_its_way,

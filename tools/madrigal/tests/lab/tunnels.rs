@@ -87,8 +87,8 @@ pub(crate) fn what_is_lost_of_datagrams_both_ends_know() {
     let port = grid.forward_datagrams("a1", &[], "b1:5004");
     go_by(&grid, "quic");
     let back = ask(&grid, &port, 2000, "1100");
-    // One of 20 is lost each way.
-    assert!((1500..1950).contains(&back), "{back} of 2000");
+    // One packet of 20 is lost each way. How many datagrams are in one hangs on when they are sent.
+    assert!((1500..2000).contains(&back), "{back} of 2000");
     until("all to be known", || {
         let ([sent, returned, none, lost], [echoed, arrived, nothing, gone]) =
             (counts(&grid, "a1"), counts(&grid, "b1"));
