@@ -1,7 +1,6 @@
 //! What is typed: exit statuses, signals, messages; several labs; and what happens when parts are killed.
 
 use std::io::{BufRead as _, BufReader};
-use std::path::PathBuf;
 use std::process::Command;
 
 use super::bed::{Bed, Home, Who, example, need_lab, run};
@@ -138,11 +137,15 @@ pub(crate) fn what_is_killed_is_told_and_leaves_nothing() {
     // The keeper takes all with it; what is left is a directory, which `down` and `up` remove.
     for next in ["down", "up"] {
         let bed = Bed::up("two-sites.toml");
-        let pids: Vec<String> = (0..8).map(|n| bed.status()["hosts"][n]["pid"].to_string()).collect();
-        kill("-KILL", &bed.status()["keeper"].to_string());
-        until("the end of all", || {
-            pids.iter().all(|pid| !PathBuf::from(format!("/proc/{pid}")).exists()).then_some(())
-        });
+        let hosts = (0..8).map(|n| bed.status()["hosts"][n]["pid"].to_string());
+        let keeper = bed.status()["keeper"].to_string();
+        let all: Vec<String> = hosts.chain([keeper.clone()]).collect();
+        kill("-KILL", &keeper);
+        // Whoever has ended may wait for its parent.
+        let has_ended = |pid: &String| {
+            std::fs::read_to_string(format!("/proc/{pid}/stat")).map_or(true, |stat| stat.contains(") Z "))
+        };
+        until("the end of all", || all.iter().all(has_ended).then_some(()));
         if next == "up" {
             bed.lab(&["up", example("two-sites.toml").to_str().unwrap()]);
             bed.down();
