@@ -47,6 +47,10 @@ pub fn up(file: &Path, name: Option<&str>) -> Result<State, LabError> {
     let stem = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
     let directory = Directory::of(name.unwrap_or(&stem))?;
     let is_up = || LabError::IsUp(directory.name.clone());
+    // Where the keeper was killed the others are about to end.
+    if directory.read().is_some_and(|earlier| !earlier.keeper.alive()) {
+        await_end(&directory, PATIENCE);
+    }
     // The files of an earlier lab whose processes are gone are removed for the new one.
     drop(directory.claim()?.ok_or_else(is_up)?);
     directory.remove()?;
