@@ -44,8 +44,17 @@ pub static CASES: &[Case<Context>] = &[
     Case { name: "sleepers_are_woken", run: sleepers },
     Case { name: "gathers_writes", run: gathers },
     Case { name: "carries_many_connections", run: many },
-    Case { name: "keeps_packets_whole", run: packets },
 ];
+
+/// The suite of drivers whose ends are packets, beside [`CASES`].
+pub static PACKETS: &[Case<Context>] = &[Case { name: "keeps_packets_whole", run: packets }];
+
+/// Whether a driver's ends are packets, not streams.
+pub fn has_packets(driver: &'static dyn Driver) -> bool {
+    let c = context(driver);
+    let listener = c.listen();
+    c.connect(listener.locator()).is_ok_and(|near| matches!(near.ends, Ends::Packets(..)))
+}
 
 impl Context {
     fn name(&self) -> String {
@@ -404,7 +413,9 @@ fn packets(c: &Context) {
     let mut listener = c.listen();
     let near = c.connect(listener.locator()).unwrap();
     let far = accept(&mut *listener);
-    let (Ends::Packets(_near_rx, mut tx), Ends::Packets(mut rx, _far_tx)) = (near.ends, far.ends) else { return };
+    let (Ends::Packets(_near_rx, mut tx), Ends::Packets(mut rx, _far_tx)) = (near.ends, far.ends) else {
+        panic!("its ends are streams")
+    };
     let signal: Arc<dyn Signal> = far.signal;
     let max = tx.max();
     for len in [0, 1, max] {

@@ -47,7 +47,8 @@ fn counted() -> ExitCode {
     let _dog = Watchdog::set("the process with the counting library");
     let before = table.counts();
     for driver in madrigal::DRIVERS.iter().copied() {
-        drivers::CASES.iter().for_each(|case| (case.run)(&drivers::context(driver)));
+        let packets = if drivers::has_packets(driver) { drivers::PACKETS } else { &[] };
+        drivers::CASES.iter().chain(packets).for_each(|case| (case.run)(&drivers::context(driver)));
         vlinks::CASES.iter().for_each(|case| (case.run)(&vlinks::context(driver)));
     }
     for driver in madrigal_testkit::own_message_drivers() {
