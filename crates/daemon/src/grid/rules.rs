@@ -16,27 +16,23 @@ impl Grid {
     /// The rules for connections to a port of a host; without a port, those that apply to all ports.
     pub fn rules_for(&self, host: usize, port: Option<u16>) -> Vec<route::Rule> {
         let is_port = |rule: &Rule| port.map_or(rule.ports.ranges().is_empty(), |port| rule.ports.contains(port));
-        let holds =
-            |rule: &&Rule| rule.ranks_ways() && (rule.hosts.is_empty() || rule.hosts.contains(&host)) && is_port(rule);
-        self.rules.iter().filter(holds).map(|rule| rule.rule.clone()).collect()
+        let holds = |rule: &&Rule| rule.ranks_ways() && is_port(rule);
+        self.about_host(host).filter(holds).map(|rule| rule.rule.clone()).collect()
     }
 
     /// The most connections of a link with a host, if a rule sets it.
     pub(crate) fn most_connections(&self, host: usize) -> Option<u8> {
-        let holds = |rule: &&Rule| rule.hosts.is_empty() || rule.hosts.contains(&host);
-        self.rules.iter().filter(holds).filter_map(|rule| rule.connections).min()
+        self.about_host(host).filter_map(|rule| rule.connections).min()
     }
 
     /// The stack of links with a host, if a rule sets it; the first such rule counts.
     pub(crate) fn stack(&self, host: usize) -> Option<&Stack> {
-        let holds = |rule: &&Rule| rule.hosts.is_empty() || rule.hosts.contains(&host);
-        self.rules.iter().filter(holds).find_map(|rule| rule.stack.as_ref())
+        self.about_host(host).find_map(|rule| rule.stack.as_ref())
     }
 
     /// The congestion control for the connections of a link with a host, if a rule sets it; the first such rule counts.
     pub(crate) fn congestion(&self, host: usize) -> Option<&str> {
-        let holds = |rule: &&Rule| rule.hosts.is_empty() || rule.hosts.contains(&host);
-        self.rules.iter().filter(holds).find_map(|rule| rule.congestion.as_deref())
+        self.about_host(host).find_map(|rule| rule.congestion.as_deref())
     }
 
     /// The priority of a connection to a port of a host; the first rule that sets it counts.
@@ -46,8 +42,7 @@ impl Grid {
 
     /// Whether a rule makes some connections to a host urgent.
     pub(crate) fn has_urgent(&self, host: usize) -> bool {
-        let mut about = self.rules.iter().filter(|rule| rule.hosts.is_empty() || rule.hosts.contains(&host));
-        about.any(|rule| rule.class == Some(Class::Urgent))
+        self.about_host(host).any(|rule| rule.class == Some(Class::Urgent))
     }
 
     /// The rule that caps connections to a port of a host: the first one.
@@ -58,7 +53,12 @@ impl Grid {
     /// The rules about connections to a port of a host.
     fn about(&self, host: usize, port: u16) -> impl Iterator<Item = &Rule> {
         let is_port = move |rule: &&Rule| rule.ports.ranges().is_empty() || rule.ports.contains(port);
-        self.rules.iter().filter(move |rule| rule.hosts.is_empty() || rule.hosts.contains(&host)).filter(is_port)
+        self.about_host(host).filter(is_port)
+    }
+
+    /// The rules about connections to a host, to some of its ports at least.
+    fn about_host(&self, host: usize) -> impl Iterator<Item = &Rule> {
+        self.rules.iter().filter(move |rule| rule.hosts.is_empty() || rule.hosts.contains(&host))
     }
 
     /// The most bytes a second, each way, of the connections that a rule is about.

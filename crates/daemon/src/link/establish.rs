@@ -10,6 +10,7 @@ use madrigal_proto::mux::Mux;
 use crate::daemon::Daemon;
 use crate::link::close::RESTARTED;
 use crate::link::measured::Measured;
+use crate::link::stack::plain_offer;
 use crate::link::{Link, Purpose, Rank, Stage, Up};
 use crate::poll::Token;
 use crate::streams::failover::keepalive_limits;
@@ -30,7 +31,7 @@ impl Daemon {
         let trial = self.trial_by(token).and_then(|id| self.trials.get(&id));
         let urgent = self.is_urgent_dial(token);
         let offered =
-            if urgent { Some(self.plain_offer(link)) } else { self.stack_offer(link, trial.map(|trial| &trial.stack)) };
+            if urgent { Some(plain_offer(link)) } else { self.stack_offer(link, trial.map(|trial| &trial.stack)) };
         let hello = self.hello(number, offered.clone(), self.joins(link));
         let hello = Hello { trial: trial.is_some(), urgent, ..hello };
         let hello = wire::greeting(&hello);
@@ -123,13 +124,15 @@ impl Daemon {
 
     /// A link is up: what it is for begins.
     fn begin_with(&mut self, token: Token, purpose: Purpose) {
-        match (self.trial_by(token), purpose) {
-            (Some(trial), _) => return self.trial_up(trial),
-            (None, Purpose::Streams) => self.measure_new(token),
-            (None, Purpose::Trial) => return self.measure_new(token),
-            (None, Purpose::Urgent) => {}
+        if let Some(trial) = self.trial_by(token) {
+            return self.trial_up(trial);
         }
-        self.use_new_link(token);
+        if purpose != Purpose::Urgent {
+            self.measure_new(token);
+        }
+        if purpose != Purpose::Trial {
+            self.use_new_link(token);
+        }
     }
 
     /// Ends the links with an earlier instance of a peer's daemon. Of the others the least is used, and one for urgent streams; the rest are

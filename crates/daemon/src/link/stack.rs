@@ -3,6 +3,7 @@
 //! Without a configured stack, a link of some distance is compressed where that makes it faster, and has several connections where losses
 //! slow one down. Both ends send what they want, and come to the same result by [`madrigal_adapters::stack::agree`].
 
+use std::collections::BTreeMap;
 use std::os::fd::{AsFd as _, AsRawFd as _};
 
 use madrigal_adapters::known;
@@ -34,13 +35,6 @@ impl Daemon {
             Some(stack) => StackOffer { stack: stack.to_string(), strict: true, ..offer },
             None => offer,
         })
-    }
-
-    /// The offer for a link without adapters, if no rule at the other end insists on some.
-    pub(crate) fn plain_offer(&self, link: &Link) -> StackOffer {
-        let stack = if link.channel.is_encrypted() { "tls/tcp" } else { "tcp" };
-        let known = known().into_iter().map(|(name, versions)| (name, [versions.oldest, versions.newest])).collect();
-        StackOffer { stack: stack.to_owned(), strict: false, known, by_loss: is_by_loss(&link.channel), networks: 1 }
     }
 
     /// This end's answer to an offer: if no rule sets the stack at either end, the adapters that pay off. Where both kernels send by rate,
@@ -82,9 +76,8 @@ impl Daemon {
         }
         let stack = elements.iter().map(Element::to_string).collect::<Vec<_>>().join("/");
         let networks = u8::try_from(self.networks(link, peer).len()).unwrap_or(u8::MAX);
-        let known = known().into_iter().map(|(name, versions)| (name, [versions.oldest, versions.newest])).collect();
         let strict = rule.or(typed).is_some();
-        StackOffer { stack, strict, known, by_loss: is_by_loss(&link.channel), networks }
+        StackOffer { stack, strict, known: known_here(), by_loss: is_by_loss(&link.channel), networks }
     }
 
     /// The stack that the two ends of a link agree on from both offers; or why they do not agree.
@@ -122,11 +115,20 @@ impl Daemon {
     }
 }
 
+/// The offer for a link without adapters, if no rule at the other end insists on some.
+pub(super) fn plain_offer(link: &Link) -> StackOffer {
+    let stack = if link.channel.is_encrypted() { "tls/tcp" } else { "tcp" }.to_owned();
+    StackOffer { stack, strict: false, known: known_here(), by_loss: is_by_loss(&link.channel), networks: 1 }
+}
+
+/// The adapters of this version, and the oldest and newest version of each.
+fn known_here() -> BTreeMap<String, [u16; 2]> {
+    known().into_iter().map(|(name, versions)| (name, [versions.oldest, versions.newest])).collect()
+}
+
 /// The result of both offers; an old peer sends none.
 fn agreed(link: &Link, ours: &StackOffer, theirs: Option<&StackOffer>) -> Result<Agreed, String> {
-    let plain = if link.channel.is_encrypted() { "tls/tcp" } else { "tcp" };
-    let plain =
-        StackOffer { stack: plain.to_owned(), strict: false, known: Default::default(), by_loss: false, networks: 1 };
+    let plain = StackOffer { known: BTreeMap::new(), ..plain_offer(link) };
     let theirs = match theirs {
         Some(theirs) if theirs.strict => read(theirs)?,
         // A later version may offer what this one does not know.

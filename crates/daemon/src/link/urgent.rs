@@ -84,8 +84,10 @@ impl Daemon {
     /// A link is up: a rule may want one for urgent streams beside it, and streams that it is for move to it.
     pub(crate) fn use_new_link(&mut self, link: Token) {
         self.make_urgent_links();
-        let pipes: Vec<Token> = self.pipes.keys().copied().collect();
-        for pipe in pipes {
+        let peer_of = |link: Token| Some(self.links.get(&link)?.up()?.peer);
+        let peer = peer_of(link);
+        let with = self.pipes.iter().filter(|(_, pipe)| link_of(pipe).and_then(peer_of) == peer);
+        for pipe in with.map(|(token, _)| *token).collect::<Vec<_>>() {
             if self.other_link(pipe).is_some_and(|(to, _)| to == link) {
                 self.try_better_way(pipe);
             }
