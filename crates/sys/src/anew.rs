@@ -354,7 +354,13 @@ mod tests {
 
     /// A connection that was accepted, of a listener that has another one, connected anew. `None`: as for [`connected_anew`].
     fn accepted_anew(listener: &TcpListener) -> Option<(TcpStream, Fd)> {
-        let connect = || TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        // From ports that nobody shares: what another test left of a connection (`TIME_WAIT`) would keep the listener away.
+        let connect = || {
+            let socket = net::socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
+            net::bind(&socket, &SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+            net::connect(&socket, &listener.local_addr().unwrap()).unwrap();
+            socket
+        };
         let (peer, other) = (connect(), connect());
         let (socket, _) = listener.accept().unwrap();
         let _other = (other, listener.accept().unwrap());

@@ -24,7 +24,7 @@ TESTS: dict[str, tuple[list[str], int]] = {
     "fence": (["fence", "30"], 0), "pingpong": (["pingpong", "5"], 2), "bandwidth": (["bandwidth", "100"], 2), "rate": (["rate", "100"], 2),
     "idle": (["idle", "3"], 2), "late": (["late", "18"], 0), "kill": (["kill", "8"], 0), "kill-large": (["kill", "4000000"], 0),
     "kill-fabric": (["kill", "8"], 0), "no-driver": (["ring", "3"], 0), "why": (["why"], 0), "jobs": (["jobs"], 2), "sockets": (["sockets"], 0),
-    "early": (["early"], 0), "cut": (["cut"], 0), "flood": (["flood", "1000000", "13"], 2), "exports": (["exports", "BED_WORD", "told"], 0),
+    "early": (["early"], 0), "cut": (["cut"], 0), "flood": (["flood", "400000", "15"], 2), "exports": (["exports", "BED_WORD", "told"], 0),
     "expired": (["expired"], 1),
 }
 HARD = ("ring", "mixed", "colls")
