@@ -11,6 +11,7 @@ use madrigal_tests::trials::{need, skip};
 
 madrigal_tests::trials![
     only_hooks_are_exported_and_all_exist_in_the_c_library,
+    our_own_logic_calls_no_hook,
     every_hook_is_called_by_a_test,
     foreign_descriptors_cost_no_extra_system_call,
 ];
@@ -77,6 +78,52 @@ fn only_hooks_are_exported_and_all_exist_in_the_c_library() {
     // liburing's and libaio's make their system calls themselves.
     let unknown: Vec<_> = ours.difference(&libc).filter(others).collect();
     assert!(unknown.is_empty(), "not in the C library: {unknown:?}");
+}
+
+/// What a tool of binutils prints of the library.
+fn printed(tool: &str, option: &str) -> String {
+    let out = Command::new(need(tool)).arg(option).arg(host::library()).output().expect(tool);
+    String::from_utf8_lossy(&out.stdout).into_owned()
+}
+
+/// A hook may end its thread, in the C library's own call (pthread_cancel(3)); in our logic, which nothing may unwind, that would end the
+/// program. The standard library calls close(2) where an `OwnedFd` is dropped, for one: [`madrigal_sys::fd::Fd`] does not.
+fn our_own_logic_calls_no_hook() {
+    let addresses: BTreeMap<u64, String> = {
+        let symbols = printed("nm", "--dynamic");
+        let lines = symbols.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+        lines
+            .filter_map(|line| Some((u64::from_str_radix(line.first()?, 16).ok()?, (*line.get(2)?).to_owned())))
+            .collect()
+    };
+    // Places that have a hook's address.
+    let places: BTreeMap<u64, String> = {
+        let relocations = printed("readelf", "-rW");
+        let lines = relocations.lines().filter(|line| line.contains("RELATIVE"));
+        let number = |word: Option<&str>| word.and_then(|word| u64::from_str_radix(word, 16).ok());
+        let of = |line: &str| Some((number(line.split_whitespace().next())?, number(line.split_whitespace().last())?));
+        lines.filter_map(of).filter_map(|(place, at)| Some((place, addresses.get(&at)?.clone()))).collect()
+    };
+    assert!(places.len() > 20, "{places:?}");
+    let (mut caller, mut calls) = (String::new(), BTreeSet::new());
+    for line in printed("objdump", "-d").lines() {
+        if let Some(name) = line.strip_suffix(">:").and_then(|line| line.split_once(" <")) {
+            caller = name.1.to_owned();
+        }
+        // What writes a panic's message, and hooks that go on as other hooks, are no logic of ours.
+        let ours = caller.contains("madrigal") || caller.contains("OwnedFd");
+        let is_meant = caller.contains("5hooks3aio7request");
+        if !ours || is_meant || !(line.contains("\tcall") || line.contains("\tjmp")) {
+            continue;
+        }
+        let direct = line.split_once(" <").map(|(_, name)| name.split(['+', '>', '@']).next().unwrap_or(name));
+        let direct = direct.filter(|name| addresses.values().any(|hook| hook == name) && *name != caller);
+        let place = line.split_once("# ").and_then(|(_, rest)| u64::from_str_radix(rest.split(' ').next()?, 16).ok());
+        calls.extend(
+            direct.or_else(|| Some(places.get(&place?)?.as_str())).map(|hook| format!("{caller} calls {hook}")),
+        );
+    }
+    assert!(calls.is_empty(), "{calls:#?}");
 }
 
 /// Hooks whose names stand in no test: other names of what one calls, what such a one passes through, and what still lacks a check.

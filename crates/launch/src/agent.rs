@@ -13,10 +13,11 @@ mod left;
 mod rank;
 mod source;
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use madrigal_sys::fd::Fd;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::process::{Signal, WaitOptions};
@@ -67,7 +68,7 @@ pub fn run(exec: PathBuf, programs: Programs) -> Result<(), AgentError> {
 struct Agent {
     exec: PathBuf,
     programs: Programs,
-    signals: OwnedFd,
+    signals: Fd,
     incoming: Incoming,
     outgoing: Outgoing,
     part: Part,

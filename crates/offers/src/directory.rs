@@ -4,7 +4,7 @@
 use core::ffi::CStr;
 use core::fmt::Write as _;
 use core::mem::MaybeUninit;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 
 use madrigal_report::Reason;
 use madrigal_sys::Errno;
@@ -213,12 +213,12 @@ impl Directory {
     }
 
     /// Calls `see` with every name in it.
-    fn each(&self, mut see: impl FnMut(&OwnedFd, &str)) {
+    fn each(&self, mut see: impl FnMut(&Fd, &str)) {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         if self.judge().is_err() {
             return;
         }
-        let Ok(dir) = rustix::fs::open(self.path(), flags, Mode::empty()) else { return };
+        let Ok(dir) = rustix::fs::open(self.path(), flags, Mode::empty()).map(Fd::from) else { return };
         let mut buf = [MaybeUninit::uninit(); 2048];
         let mut entries = RawDir::new(&dir, &mut buf);
         while let Some(Ok(entry)) = entries.next() {
@@ -242,14 +242,14 @@ fn remove_unused(file: &StackPath) -> bool {
 }
 
 /// Removes the name of a listener that is gone. Listeners are made under the directory's lock, so no new one is taken for dead.
-fn remove_deaf(dir: &OwnedFd, file: &StackPath) -> bool {
+fn remove_deaf(dir: &Fd, file: &StackPath) -> bool {
     if !lock_briefly(dir) {
         return false;
     }
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let nobody = SocketAddrUnix::new(file.as_c_str()).is_ok_and(|address| {
         let asked = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None);
-        asked.is_ok_and(|socket| rustix::net::connect(&socket, &address) == Err(Errno::CONNREFUSED))
+        asked.map(Fd::from).is_ok_and(|socket| rustix::net::connect(&socket, &address) == Err(Errno::CONNREFUSED))
     });
     let removed = nobody && rustix::fs::unlink(file.as_c_str()).is_ok();
     let _ = rustix::fs::flock(dir, FlockOperation::Unlock);

@@ -50,7 +50,7 @@ impl Holder {
             return None;
         }
         let fd = mem::open_peer_memfd(self.pid, self.fd as i32, bytes, true).ok()?;
-        Some(fd::move_high(fd).into())
+        Some(fd::move_high(fd))
     }
 
     /// Whether it is process `pid` of pid namespace `here`.

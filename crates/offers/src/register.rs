@@ -31,7 +31,7 @@ pub(crate) struct Shared {
 
 impl Shared {
     fn create(netns: u64) -> Result<Self, Reason> {
-        let fd = Fd::from(fd::move_high(mem::sealed_memfd(NAME, BYTES).map_err(|_| Reason::NoMemory)?));
+        let fd = fd::move_high(mem::sealed_memfd(NAME, BYTES).map_err(|_| Reason::NoMemory)?);
         let map = SharedMap::map(&fd, BYTES, true).map_err(|_| Reason::NoMemory)?;
         // Every page is made real now: a machine without memory is an error here, and can never be a SIGBUS later.
         map.reserve(0, BYTES).map_err(|e| if e == Errno::NOSYS { Reason::Kernel } else { Reason::NoMemory })?;

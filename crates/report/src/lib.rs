@@ -12,8 +12,8 @@ mod reason;
 use core::ffi::CStr;
 use core::net::{IpAddr, Ipv6Addr, SocketAddr};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::os::fd::OwnedFd;
 
+use madrigal_sys::fd::Fd;
 use madrigal_sys::mem::{self, SharedMap};
 use madrigal_sys::{Errno, fd, process};
 
@@ -121,7 +121,7 @@ struct Refusal {
 /// The table of this process.
 pub struct Report {
     map: SharedMap,
-    fd: OwnedFd,
+    fd: Fd,
 }
 
 impl Report {
@@ -143,7 +143,7 @@ impl Report {
     }
 
     /// The descriptor by which others find it.
-    pub fn fd(&self) -> &OwnedFd {
+    pub fn fd(&self) -> &Fd {
         &self.fd
     }
 
@@ -217,7 +217,7 @@ impl Report {
 }
 
 /// Opens the memfds of that name and size among the descriptors of `pid`. An error only if none can be opened.
-fn found(pid: u32, name: &CStr, bytes: usize) -> Result<Vec<OwnedFd>, Errno> {
+fn found(pid: u32, name: &CStr, bytes: usize) -> Result<Vec<Fd>, Errno> {
     let (mut files, mut refused) = (Vec::new(), None);
     process::each_number(process::proc_path(pid, format_args!("fd")).as_c_str(), |fd| {
         if is_memfd(pid, fd, name) {

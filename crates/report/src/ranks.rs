@@ -6,8 +6,8 @@
 
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
-use std::os::fd::OwnedFd;
 
+use madrigal_sys::fd::Fd;
 use madrigal_sys::mem::{self, SharedMap};
 use madrigal_sys::{Errno, fd};
 
@@ -139,7 +139,7 @@ struct Header {
 /// The table of a worker. Once it is dropped other processes no longer find it.
 pub struct Ranks {
     map: &'static SharedMap,
-    _fd: OwnedFd,
+    _fd: Fd,
     used: usize,
 }
 

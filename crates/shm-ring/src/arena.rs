@@ -9,7 +9,7 @@
 
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 
 use madrigal_sys::fd::Fd;
 use madrigal_sys::mem::{self, SharedMap};
@@ -77,7 +77,7 @@ pub struct Arena {
 
 impl Arena {
     /// A new arena, and the descriptor through which one peer may find it.
-    pub fn create() -> Result<(Self, OwnedFd), Errno> {
+    pub fn create() -> Result<(Self, Fd), Errno> {
         let fd = mem::sealed_memfd(NAME, ARENA_BYTES)?;
         let arena = Self::from_map(SharedMap::map(&fd, ARENA_BYTES, true)?, process::random() | 1);
         arena.map.reserve(0, size_of::<Header>().next_multiple_of(SLOT_BYTES))?;
@@ -102,7 +102,7 @@ impl Arena {
 
     /// Opens descriptor `fd` of process `pid` and maps it as arena `id`.
     pub fn attach_from(pid: u32, fd: i32, id: u64) -> Result<Self, Errno> {
-        Self::attach(Fd::from(mem::open_peer_memfd(pid, fd, ARENA_BYTES, true)?), id)
+        Self::attach(mem::open_peer_memfd(pid, fd, ARENA_BYTES, true)?, id)
     }
 
     fn from_map(map: SharedMap, id: u64) -> Self {

@@ -2,11 +2,12 @@
 
 use core::ffi::{CStr, c_int};
 use core::sync::atomic::{AtomicI32, Ordering};
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 
 use rustix::fs::{Mode, OFlags};
 
 use crate::Errno;
+use crate::fd::Fd;
 
 /// The processor the calling thread runs on (vDSO getcpu(2), no system call).
 #[inline]
@@ -57,8 +58,8 @@ fn quota() -> Option<u32> {
 static LOAD: AtomicI32 = AtomicI32::new(-1);
 
 /// Opens `/proc/loadavg` (proc(5)).
-pub fn open_load() -> Result<OwnedFd, Errno> {
-    rustix::fs::open(c"/proc/loadavg", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+pub fn open_load() -> Result<Fd, Errno> {
+    rustix::fs::open(c"/proc/loadavg", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).map(Fd::from)
 }
 
 /// Makes [`runnable`] read from this descriptor of `/proc/loadavg`, which the caller keeps open; -1: it opens one each time. Returns the
@@ -84,7 +85,7 @@ pub fn runnable() -> Option<u32> {
             return known;
         }
     }
-    let file = crate::fd::Fd::from(open_load().ok()?);
+    let file = open_load().ok()?;
     let n = rustix::io::read(&file, &mut buf[..]).ok()?;
     runnable_in(buf.get(..n)?)
 }

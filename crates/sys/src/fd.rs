@@ -1,5 +1,6 @@
 //! A descriptor of ours, closed by a system call of ours. The standard library would close it through the C library, and so through the
-//! hooks of a preloaded library - possibly ours.
+//! hooks of a preloaded library - possibly ours, where a thread may end (pthread_cancel(3)) that must not end here. So no [`OwnedFd`] is
+//! ever dropped in a program that is not ours: `tests/exports.rs` looks for such calls in the libraries.
 
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -27,7 +28,7 @@ impl Fd {
     }
 
     /// # Safety
-    /// The number is from [`Fd::into_number`], and comes back once.
+    /// The number is from [`Fd::into_number`], and comes back once; or it is of a descriptor that nobody else closes.
     pub unsafe fn from_number(fd: RawFd) -> Self {
         // SAFETY: the caller's contract.
         Self::from(unsafe { OwnedFd::from_raw_fd(fd) })
@@ -75,16 +76,16 @@ pub fn replace(fd: RawFd, by: impl AsFd) -> Result<(), Errno> {
 pub fn copy_high(fd: RawFd) -> Result<Fd, Errno> {
     let copy = crate::raw::fcntl(fd, libc::F_DUPFD_CLOEXEC, 3)?;
     // SAFETY: fcntl just made this descriptor for us.
-    Ok(Fd::from(move_high(unsafe { OwnedFd::from_raw_fd(copy) })))
+    Ok(move_high(unsafe { Fd::from_number(copy) }))
 }
 
 /// Moves a descriptor of ours to a high number, out of the way of programs that count on small ones; keeps close-on-exec.
-pub fn move_high(fd: OwnedFd) -> OwnedFd {
+pub fn move_high(fd: Fd) -> Fd {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(1024);
     let from = limit.saturating_sub(64).clamp(3, 960) as usize;
     match crate::raw::fcntl(fd.as_raw_fd(), libc::F_DUPFD_CLOEXEC, from) {
         // SAFETY: fcntl just made this descriptor for us.
-        Ok(high) => unsafe { OwnedFd::from_raw_fd(high) },
+        Ok(high) => unsafe { Fd::from_number(high) },
         Err(_) => fd,
     }
 }

@@ -7,12 +7,13 @@
 
 use core::ffi::{CStr, c_void};
 use core::ptr::NonNull;
-use std::os::fd::{AsFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, RawFd};
 
 use rustix::fs::{Mode, OFlags, SealFlags};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use crate::Errno;
+use crate::fd::Fd;
 
 /// A mapped region of shared memory, unmapped on drop. The peer may change any byte of it at any time.
 pub struct SharedMap {
@@ -114,11 +115,12 @@ impl Drop for SharedMap {
 }
 
 /// A new memfd of `len` bytes, sealed for ever at that size. Its descriptor is close-on-exec.
-pub fn sealed_memfd(name: &CStr, len: usize) -> Result<OwnedFd, Errno> {
+pub fn sealed_memfd(name: &CStr, len: usize) -> Result<Fd, Errno> {
     use rustix::fs::MemfdFlags;
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let fd = rustix::fs::memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL)
-        .or_else(|_| rustix::fs::memfd_create(name, flags))?;
+        .or_else(|_| rustix::fs::memfd_create(name, flags))
+        .map(Fd::from)?;
     rustix::fs::ftruncate(&fd, len as u64)?;
     rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
     Ok(fd)
@@ -127,7 +129,7 @@ pub fn sealed_memfd(name: &CStr, len: usize) -> Result<OwnedFd, Errno> {
 /// Opens descriptor `fd` of process `pid` and checks that it is a memfd of exactly `len` bytes, sealed at that size.
 ///
 /// `EACCES`: another user's process, or one that is not dumpable. `EINVAL`: something else has that number.
-pub fn open_peer_memfd(pid: u32, fd: RawFd, len: usize, writable: bool) -> Result<OwnedFd, Errno> {
+pub fn open_peer_memfd(pid: u32, fd: RawFd, len: usize, writable: bool) -> Result<Fd, Errno> {
     let path = crate::process::proc_path(pid, format_args!("fd/{fd}"));
     let mut target = [0u8; 64];
     let len_read = rustix::fs::readlinkat_raw(rustix::fs::CWD, path.as_c_str(), &mut target[..])?;
@@ -135,7 +137,8 @@ pub fn open_peer_memfd(pid: u32, fd: RawFd, len: usize, writable: bool) -> Resul
         return Err(Errno::INVAL);
     }
     let access = if writable { OFlags::RDWR } else { OFlags::RDONLY };
-    let file = rustix::fs::open(path.as_c_str(), access | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty())?;
+    let flags = access | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let file = Fd::from(rustix::fs::open(path.as_c_str(), flags, Mode::empty())?);
     check_sealed(&file, len)?;
     Ok(file)
 }

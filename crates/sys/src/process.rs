@@ -136,11 +136,11 @@ pub fn random() -> u64 {
 
 /// A copy of descriptor `fd` of process `pid` (pidfd_getfd(2)); needs the right to trace that process. One of the
 /// [`recent`](crate::recent) calls.
-pub fn steal_fd(pid: u32, fd: i32) -> Result<std::os::fd::OwnedFd, Errno> {
+pub fn steal_fd(pid: u32, fd: i32) -> Result<Fd, Errno> {
     crate::recent::tried()?;
     let pid = rustix::process::Pid::from_raw(pid as i32).ok_or(Errno::SRCH)?;
-    let pidfd = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty())?;
-    rustix::process::pidfd_getfd(&pidfd, fd, rustix::process::PidfdGetfdFlags::empty())
+    let pidfd = Fd::from(rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty())?);
+    rustix::process::pidfd_getfd(&pidfd, fd, rustix::process::PidfdGetfdFlags::empty()).map(Fd::from)
 }
 
 /// Becomes another program (execve(2)), with signals, descriptors and everything else left as they are - unlike

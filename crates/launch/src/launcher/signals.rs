@@ -1,7 +1,8 @@
 //! Signals of the launcher's own, which are meant for the job.
 
-use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd as _, BorrowedFd};
 
+use madrigal_sys::fd::Fd;
 use rustix::io::Errno;
 
 const ENDS: [i32; 4] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT];
@@ -13,7 +14,7 @@ pub(super) enum Meant {
     Stop,
 }
 
-pub(super) struct Signals(OwnedFd);
+pub(super) struct Signals(Fd);
 
 impl Signals {
     /// From here on they come by a descriptor.

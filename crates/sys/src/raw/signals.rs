@@ -1,11 +1,11 @@
 //! Calls about signals: masks as the kernel has them, one bit for each signal.
 
 use core::ffi::c_int;
-use std::os::fd::{FromRawFd, OwnedFd};
 
 use rustix::io::Errno;
 
 use super::{SIGSET, check, syscall6};
+use crate::fd::Fd;
 
 /// rt_sigprocmask(2): blocks exactly the signals of `mask`; returns those that were blocked.
 pub fn signal_mask(mask: u64) -> Result<u64, Errno> {
@@ -34,13 +34,13 @@ pub fn pending_signals() -> u64 {
 }
 
 /// signalfd(2): a descriptor that is readable while a signal of `mask` is pending for the thread that polls.
-pub fn signal_fd(mask: u64) -> Result<OwnedFd, Errno> {
+pub fn signal_fd(mask: u64) -> Result<Fd, Errno> {
     let flags = (libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) as usize;
     // SAFETY: a mask of our own, of the stated size.
     let fd =
         check(unsafe { syscall6(libc::SYS_signalfd4, [usize::MAX, (&raw const mask) as usize, SIGSET, flags, 0, 0]) })?;
     // SAFETY: the kernel just made this descriptor for us.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd as c_int) })
+    Ok(unsafe { Fd::from_number(fd as c_int) })
 }
 
 /// rt_sigtimedwait(2) without a time-out: the signal and `si_code` (not above 0 when a process sent it).

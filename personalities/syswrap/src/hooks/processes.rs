@@ -3,11 +3,11 @@
 //! fork(3) itself needs no hook: pthread_atfork(3) handlers see it ([`crate::lifecycle::fork`]).
 
 use core::ffi::{c_char, c_int, c_ulong, c_void};
-use std::os::fd::IntoRawFd;
 
 use libc::{pid_t, posix_spawn_file_actions_t, posix_spawnattr_t};
 use madrigal_report::Reason;
 use madrigal_sys::critical::{self, Critical};
+use madrigal_sys::fd::Fd;
 use madrigal_sys::{Errno, raw};
 use rustix::fs::{Mode, OFlags};
 
@@ -71,7 +71,7 @@ pub unsafe extern "C-unwind" fn daemon(stays: c_int, keeps: c_int) -> c_int {
 
 /// /dev/null is all that the standard descriptors are.
 fn read_and_write_nothing() -> Result<(), Errno> {
-    let null = rustix::fs::open(c"/dev/null", OFlags::RDWR, Mode::empty())?.into_raw_fd();
+    let null = rustix::fs::open(c"/dev/null", OFlags::RDWR, Mode::empty()).map(Fd::from)?.into_number();
     for standard in 0..3 {
         // SAFETY: numbers only.
         if null != standard && unsafe { fds::dup2(null, standard) } < 0 {

@@ -5,7 +5,7 @@
 //! as one descriptor of them is open: the socket of a call that sleeps has one ([`crate::state::callers`]).
 
 use core::ffi::c_int;
-use std::os::fd::{AsRawFd, IntoRawFd};
+use std::os::fd::AsRawFd;
 
 use libc::epoll_event;
 use madrigal_sys::{fd, raw};
@@ -20,9 +20,9 @@ pub(crate) fn set_of(fd: c_int, events: i16) -> Option<c_int> {
     if !real::may_have_threads() || process::is_plain() {
         return None;
     }
-    let set = epoll::create(epoll::CreateFlags::CLOEXEC).ok()?;
+    let set = epoll::create(epoll::CreateFlags::CLOEXEC).map(fd::Fd::from).ok()?;
     raw::epoll_ctl(set.as_raw_fd(), libc::EPOLL_CTL_ADD, fd, u32::from(events as u16), 0).ok()?;
-    let set = fd::move_high(set).into_raw_fd();
+    let set = fd::move_high(set).into_number();
     table::hide(set);
     Some(set)
 }

@@ -7,7 +7,6 @@
 use core::ffi::c_int;
 use core::ptr;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::os::fd::IntoRawFd;
 
 use libc::{pollfd, sigset_t, timespec};
 use madrigal_sys::signals::as_set;
@@ -118,7 +117,7 @@ pub(crate) fn sleep(
     // What the program itself has blocked ends nothing.
     let blocked = held.or_else(|| raw::block_signals(0).ok().filter(|_| mixed));
     let signals = blocked.filter(|_| mixed).and_then(|now| raw::signal_fd(ends & !now).ok());
-    let signals = signals.map(|fd| fd::move_high(fd).into_raw_fd()).inspect(|&fd| table::hide(fd));
+    let signals = signals.map(|fd| fd::move_high(fd).into_number()).inspect(|&fd| table::hide(fd));
     let mask = blocked.map(|now| as_set(if signals.is_some() { now | ends } else { now }));
     let mut poll = [fd, signals.unwrap_or(-1)].map(|fd| pollfd { fd, events: libc::POLLIN, revents: 0 });
     poll[0].events = events;

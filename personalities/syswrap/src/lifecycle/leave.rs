@@ -203,7 +203,7 @@ impl Unmix for ByCopy<'_> {
 
 /// A copy of that descriptor. `EBADF`: it is not this socket's.
 fn copy_of(pid: u32, fd: c_int, cookie: u64) -> Result<Copy, Errno> {
-    let copy = Fd::from(proc::steal_fd(pid, fd)?);
+    let copy = proc::steal_fd(pid, fd)?;
     if tcp::cookie(copy.as_raw_fd()) == Ok(cookie) { Ok(Copy(copy)) } else { Err(Errno::BADF) }
 }
 

@@ -14,7 +14,6 @@
 
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
-use std::os::fd::IntoRawFd;
 
 use madrigal_report::Reason;
 use madrigal_shm_ring::arena::Arena;
@@ -202,7 +201,7 @@ fn make(port: u16) -> Result<&'static Lease, Reason> {
     })?;
     let lease = open(arena, state::MADE).ok_or(Reason::NoMemory)?;
     lease.port.store(u32::from(port), Ordering::Relaxed);
-    let fd = fd::move_high(fd).into_raw_fd();
+    let fd = fd::move_high(fd).into_number();
     lease.inode.store(inode(fd), Ordering::Relaxed);
     lease.fd.store(fd, Ordering::Relaxed);
     table::hide(fd);

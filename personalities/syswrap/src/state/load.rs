@@ -2,7 +2,7 @@
 //! number, which another thread of the program may rely on.
 
 use core::ffi::c_int;
-use std::os::fd::{AsRawFd as _, IntoRawFd as _};
+use std::os::fd::AsRawFd as _;
 
 use madrigal_sys::{cpu, fd};
 
@@ -15,7 +15,7 @@ pub(crate) fn keep() {
     }
     let Ok(file) = cpu::open_load().map(fd::move_high) else { return };
     table::hide(file.as_raw_fd());
-    cpu::read_load_from(file.into_raw_fd());
+    cpu::read_load_from(file.into_number());
 }
 
 /// The program is out of descriptors: gives up this one. True if there was one.

@@ -23,6 +23,7 @@ crate::checks![
     cancelled_in_waits_for_all,
     cancelled_in_send,
     cancelled_as_bytes_come,
+    cancelled_before_it_sleeps,
     cancelled_beside_handlers_of_both_kinds,
     readers_end_together,
     thread_per_connection,
@@ -141,7 +142,8 @@ static CANCEL_TID: AtomicI32 = AtomicI32::new(0);
 /// What the end of a cancelled thread found: 1 where it could be interrupted by a signal, else 2.
 static CANCEL_MASK: AtomicI32 = AtomicI32::new(0);
 
-/// A call that blocks for ever. If it is idle, the thread gets a processor only when no other thread wants it.
+/// A call that blocks for ever. If it is idle, the thread gets a processor only when no other thread wants it; if it is over, the thread has
+/// cancelled itself before.
 struct Blocking {
     call: Call,
     fd: c_int,
@@ -149,6 +151,7 @@ struct Blocking {
     len: usize,
     flags: c_int,
     idle: bool,
+    over: bool,
 }
 
 extern "C" fn note_mask(_: *mut c_void) {
@@ -165,11 +168,14 @@ extern "C" fn note_mask(_: *mut c_void) {
 extern "C-unwind" fn blocked(what: *mut c_void) -> *mut c_void {
     // SAFETY: what `cancelled` gave, which outlives this thread; a parameter and a buffer of our own.
     unsafe {
-        let Blocking { call, fd, memory, len, flags, idle } = *what.cast::<Blocking>();
+        let Blocking { call, fd, memory, len, flags, idle, over } = *what.cast::<Blocking>();
         if idle {
             libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const IDLE);
         }
         CANCEL_TID.store(libc::gettid(), Ordering::SeqCst);
+        if over {
+            pthread_cancel(libc::pthread_self());
+        }
         let mut cleanup = [0; 4];
         _pthread_cleanup_push(&raw mut cleanup, note_mask, ptr::null_mut());
         call(fd, memory, len, flags);
@@ -191,10 +197,12 @@ fn cancelled(mut what: Blocking, first: impl FnOnce()) {
     while CANCEL_TID.load(Ordering::SeqCst) == 0 {
         net::sleep_ms(1);
     }
-    crate::await_asleep(CANCEL_TID.load(Ordering::SeqCst));
-    first();
-    // SAFETY: a thread that has not been joined.
-    assert_eq!(unsafe { pthread_cancel(thread) }, 0);
+    if !what.over {
+        crate::await_asleep(CANCEL_TID.load(Ordering::SeqCst));
+        first();
+        // SAFETY: a thread that has not been joined.
+        assert_eq!(unsafe { pthread_cancel(thread) }, 0);
+    }
     let mut result = ptr::null_mut();
     // SAFETY: as above.
     assert_eq!(unsafe { libc::pthread_join(thread, &raw mut result) }, 0);
@@ -205,7 +213,7 @@ fn cancelled(mut what: Blocking, first: impl FnOnce()) {
 /// A receive that is to be cancelled.
 fn receiving(fd: &impl AsRawFd, buffer: &mut [u8], flags: c_int) -> Blocking {
     let (memory, len) = (buffer.as_mut_ptr().cast(), buffer.len());
-    Blocking { call: recv, fd: fd.as_raw_fd(), memory, len, flags, idle: false }
+    Blocking { call: recv, fd: fd.as_raw_fd(), memory, len, flags, idle: false, over: false }
 }
 
 /// The connection, which lived as long as the call, ends with it.
@@ -249,6 +257,16 @@ fn cancelled_as_bytes_come() {
     send_all(&p.c, b"part");
     let call = Blocking { idle: true, ..receiving(&p.s, &mut [0; 16], libc::MSG_WAITALL) };
     cancelled(call, || send_all(&p.c, b"more"));
+}
+
+/// On its way to the sleep the call opens and closes descriptors of its own.
+fn cancelled_before_it_sleeps() {
+    let p = Pair::warm();
+    for flags in [0, libc::MSG_WAITALL] {
+        cancelled(Blocking { over: true, ..receiving(&p.s, &mut [0; 16], flags) }, || {});
+    }
+    send_all(&p.c, b"x");
+    assert_eq!(recv_exact(&p.s, 1), b"x");
 }
 
 /// In a sleep that some handlers end and others do not: no descriptor of it stays open.

@@ -25,7 +25,7 @@ unsafe impl Sync for Pair {}
 impl Pair {
     /// A new pair whose lines and cells have memory, and the descriptor by which the peer maps it.
     pub(super) fn create() -> Result<(Self, Fd), Errno> {
-        let fd = Fd::from(mem::sealed_memfd(c"madrigal-pair", PAIR_BYTES)?);
+        let fd = mem::sealed_memfd(c"madrigal-pair", PAIR_BYTES)?;
         let pair = Self::map(&fd)?;
         pair.map.reserve(0, FIRST_BYTES)?;
         Ok((pair, fd))
@@ -111,7 +111,7 @@ unsafe impl Send for PageMap {}
 impl PageMap {
     /// A new one, and the descriptor by which peers map it.
     pub(super) fn create() -> Result<(Self, Fd), Errno> {
-        let fd = Fd::from(mem::sealed_memfd(c"madrigal-notify", PAGE_BYTES)?);
+        let fd = mem::sealed_memfd(c"madrigal-notify", PAGE_BYTES)?;
         Ok((Self::map(&fd)?, fd))
     }
 
