@@ -20,7 +20,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-import wan
+from wide.lab import COMMAND, HOSTS, await_link, lab, lab_of, on, use, words
+from wide.lines import CONTROLS
 
 LAB = """
 [site.a]
@@ -107,10 +108,10 @@ EVENTS = (
 def main() -> int:
     """Parses the command line, measures, prints a table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], epilog="Build first: make build")
-    parser.add_argument("--congestion", choices=wan.CONTROLS, action="append", help="only this congestion control")
+    parser.add_argument("--congestion", choices=CONTROLS, action="append", help="only this congestion control")
     options = parser.parse_args()
     slow = False
-    for congestion in options.congestion or wan.CONTROLS:
+    for congestion in options.congestion or CONTROLS:
         print(f"{congestion:<28}{'s':>6}{'Mbit/s then':>14}", flush=True)
         for name, late, rate in _measure(congestion):
             # By several connections of CUBIC a line that loses so much carries less.
@@ -122,24 +123,17 @@ def main() -> int:
 
 
 def _measure(congestion: str) -> list[tuple[str, float | None, float]]:
-    wan.lab("down", check=False)
-    with tempfile.TemporaryDirectory() as folder:
-        file, end = Path(folder) / "lab.toml", Path(folder) / "end"
-        file.write_text(LAB)
-        wan.lab("up", str(file), "--with-daemons")
-        try:
-            for host in wan.HOSTS:
-                wan.use(host, congestion)
-            wan.await_link()
-            return _transfer(end)
-        finally:
-            wan.lab("down", check=False)
+    with lab_of(LAB), tempfile.TemporaryDirectory() as folder:
+        for host in HOSTS:
+            use(host, congestion)
+        await_link()
+        return _transfer(Path(folder) / "end")
 
 
 def _transfer(end: Path) -> list[tuple[str, float | None, float]]:
-    taker = subprocess.Popen(wan.words("b1", "python3", "-c", TAKER), stdout=subprocess.PIPE, text=True)
+    taker = subprocess.Popen(words("b1", "python3", "-c", TAKER), stdout=subprocess.PIPE, text=True)
     taker.stdout.readline()
-    giver = subprocess.Popen(wan.words("a1", str(wan.COMMAND), "exec", "--", "python3", "-c", GIVER, "b1", str(end)), stdout=subprocess.PIPE, text=True)
+    giver = subprocess.Popen(words("a1", str(COMMAND), "exec", "--", "python3", "-c", GIVER, "b1", str(end)), stdout=subprocess.PIPE, text=True)
     try:
         time.sleep(15)
         times = []
@@ -160,13 +154,13 @@ def _transfer(end: Path) -> list[tuple[str, float | None, float]]:
 
 def _happen(event: Event) -> None:
     if event.setting:
-        wan.lab("set", "ab", event.setting)
+        lab("set", "ab", event.setting)
     elif event.script:
-        wan.on("a1", "sh", "-c", event.script)
+        on("a1", "sh", "-c", event.script)
     else:
-        wan.lab("cut", "ab")
+        lab("cut", "ab")
         time.sleep(1)
-        wan.lab("heal", "ab")
+        lab("heal", "ab")
 
 
 def _follows(arrivals: list[list[float]], at: float, carries: float) -> tuple[float | None, float]:

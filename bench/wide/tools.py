@@ -1,0 +1,122 @@
+"""Other tools on the same line: several streams at once, as MPWide and GridFTP have them, kernel MPTCP, and copies by ssh."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from wide.lab import HOSTS, WRAP, on, words
+
+WARM_UP = 10
+"""Seconds of another tool that are not counted."""
+FILE = 512 << 20
+"""Bytes of a file that is copied: more than is sent in the time."""
+SSHD_PORT = "2222"
+
+
+@dataclass
+class Other:
+    """What another tool carried, in Mbit/s, and what it is to be compared with."""
+
+    name: str
+    carried: float | None
+    """Nothing: it is not here."""
+    madrigal: float
+
+    def row(self) -> str:
+        """A row below that of the line."""
+        if self.carried is None:
+            return f"    {self.name:<26}{'-':>8}   not installed"
+        return f"    {self.name:<26}{self.carried:>8.2f}{self.madrigal:>11.2f}{self.madrigal / max(self.carried, 0.01):>8.2f}"
+
+
+def measure(madrigal: float, seconds: int) -> list[Other]:
+    """Each of them, on a lab that is up; `madrigal`: what one stream of iperf3 carries by Madrigal there."""
+    target = HOSTS["b1"]
+    found = [Other(f"iperf3, {count} streams", iperf([], target, seconds, WARM_UP, "-P", str(count)), madrigal) for count in (4, 16)]
+    under = ("mptcpize", "run")
+    mptcp = iperf([], target, seconds, WARM_UP, under=under) if shutil.which(under[0]) else None
+    found.append(Other("iperf3 by MPTCP", mptcp, madrigal))
+    with tempfile.TemporaryDirectory() as folder:
+        copies = Copies(Path(folder))
+        for name in ("rsync", "scp"):
+            here = all(map(shutil.which, (name, "sshd", "ssh-keygen")))
+            plain, ours = (copies.rate(name, wrap, to, seconds) if here else None for wrap, to in (([], target), (WRAP, "b1")))
+            found.append(Other(f"{name} by ssh, and under exec", plain, ours or 0.0))
+    return found
+
+
+def iperf(wrap: list[str], target: str, seconds: int, warm_up: int, *more: str, under: tuple[str, ...] = ()) -> float:
+    """Mbit/s of iperf3 that arrived behind the warm-up. Both ends are run by `under`."""
+    server = subprocess.Popen(words("b1", *under, "iperf3", "-s", "-1"), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        for _ in range(100):
+            if on("b1", "ss", "-Hltn", "sport = :5201"):
+                break
+            time.sleep(0.1)
+        told = on("a1", *wrap, *under, "iperf3", "-c", target, *more, "-t", str(seconds), "-O", str(warm_up), "-J")
+        return float(json.loads(told)["end"]["sum_received"]["bits_per_second"]) / 1e6
+    finally:
+        server.terminate()
+        server.wait()
+
+
+class Copies:
+    """Files that are copied by ssh, to a server on the other host."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.file = folder / "file"
+        with self.file.open("wb") as file:
+            for _ in range(FILE >> 20):
+                file.write(os.urandom(1 << 20))
+        for name in ("host", "user"):
+            if shutil.which("ssh-keygen"):
+                subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / name], check=True)
+        (folder / "sshd_config").write_text(f"HostKey {folder}/host\nAuthorizedKeysFile {folder}/user.pub\nStrictModes no\nUsePAM no\n"
+                                            f"PermitRootLogin yes\nPidFile none\nPort {SSHD_PORT}\nSubsystem sftp internal-sftp\n")
+
+    def rate(self, tool: str, wrap: list[str], target: str, seconds: int) -> float:
+        """Mbit/s by which the file grows behind the warm-up. It has its place in memory: no disk is waited for."""
+        there = Path(tempfile.mkdtemp(prefix="madrigal-wan-", dir="/dev/shm")) / "copy"
+        sshd = shutil.which("sshd")
+        serve = f"mkdir -p /run/sshd; exec {sshd} -D -e -f {self.folder}/sshd_config"
+        server = subprocess.Popen(words("b1", "sh", "-c", serve), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        client = None
+        try:
+            for _ in range(100):
+                if on("b1", "ss", "-Hltn", f"sport = :{SSHD_PORT}"):
+                    break
+                time.sleep(0.1)
+            client = subprocess.Popen(words("a1", *wrap, *self._command(tool, target, there)), stderr=subprocess.PIPE, text=True)
+            time.sleep(WARM_UP)
+            before, began = _size(there), time.monotonic()
+            time.sleep(seconds)
+            carried, took = _size(there) - before, time.monotonic() - began
+            if client.poll() not in (None, 0):
+                raise SystemExit(f"{tool} to {target}: {client.stderr.read()[-500:] if client.stderr else ''}")
+            return carried * 8 / took / 1e6
+        finally:
+            for process in (client, server):
+                if process:
+                    process.terminate()
+                    process.wait()
+            shutil.rmtree(there.parent, ignore_errors=True)
+
+    def _command(self, tool: str, target: str, there: Path) -> list[str]:
+        options = ["-i", f"{self.folder}/user"]
+        for option in ("IdentitiesOnly=yes", "BatchMode=yes", "StrictHostKeyChecking=no", "UserKnownHostsFile=/dev/null"):
+            options += ["-o", option]
+        if tool == "scp":
+            return ["scp", "-q", "-P", SSHD_PORT, *options, str(self.file), f"root@{target}:{there}"]
+        return ["rsync", "-W", "--inplace", "-e", " ".join(["ssh", "-p", SSHD_PORT, *options]), str(self.file), f"root@{target}:{there}"]
+
+
+def _size(file: Path) -> int:
+    return file.stat().st_size if file.exists() else 0
