@@ -13,6 +13,7 @@ pub mod awkward;
 pub mod circuits;
 pub mod drivers;
 pub mod endpoints;
+pub mod flaky;
 pub mod hosts;
 pub mod noise;
 pub mod ports;
@@ -42,6 +43,24 @@ pub fn trials<C: 'static>(
     let trial = |driver, case: &'static Case<C>| trial(Driver::name(driver), case, None, move || context(driver));
     drivers.iter().flat_map(|driver| cases.iter().map(move |case| trial(*driver, case))).collect()
 }
+
+/// The same for links with adapters: every stack that links of programs can have, over each driver; trials are named `STACK/DRIVER::CASE`.
+pub fn stacked_trials(drivers: &[&'static dyn Driver], cases: &'static [Case<vlinks::Context>]) -> Vec<Trial> {
+    let all = drivers.iter().flat_map(|driver| STACKS.iter().map(|above| (*driver, *above)));
+    let of = |(driver, above): (&'static dyn Driver, &'static str)| {
+        let stack = format!("{above}/tcp").parse().expect("a stack");
+        let name = format!("{above}/{}", driver.name());
+        let made = |case| {
+            let stack = Clone::clone(&stack);
+            trial(&name, case, None, move || vlinks::stacked(driver, Some(stack)))
+        };
+        cases.iter().map(made).collect::<Vec<_>>()
+    };
+    all.flat_map(of).collect()
+}
+
+/// What stands above the driver in those stacks.
+const STACKS: &[&str] = &["adoc", "stripe(1)", "stripe(4)", "adoc/stripe(3)"];
 
 /// The same for drivers of messages; trials of a driver that cannot be used here are ignored, with the reason.
 pub fn message_trials<C: 'static>(

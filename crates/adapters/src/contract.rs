@@ -1,7 +1,10 @@
 //! The interface of an adapter to its driver: bytes of the link above, bytes of the streams below, and the time.
 //!
 //! There may be no call of [`Adapter::receive`] without bytes. So an end that takes the last byte of a block while something is unread must
-//! show the block by [`Adapter::front`] once that is consumed; or it leaves that byte untaken until then.
+//! show the block by [`Adapter::front`] once that is consumed; or it leaves that byte untaken until then. A call without bytes is always
+//! allowed: it reports what [`Adapter::consume`] may have found wrong.
+
+use crate::stripe::AddError;
 
 /// A stream below an adapter. Both ends call it by the same number, and no number is used twice on one link.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -14,7 +17,15 @@ pub const ONLY: Lane = Lane(0);
 ///
 /// The driver calls [`Adapter::transmit`] for each stream that takes bytes after every other call: any of them may have made something to
 /// send. Times are nanoseconds of any one clock, and never go back.
-pub trait Adapter {
+pub trait Adapter: Send {
+    /// A stream more. Both ends give it the same number. One that carries a link over one stream has [`ONLY`] from the start.
+    fn add(&mut self, _now: u64, lane: Lane) -> Result<(), AddError> {
+        if lane == ONLY { Err(AddError::Twice(lane)) } else { Err(AddError::Many) }
+    }
+
+    /// A stream has ended.
+    fn remove(&mut self, _lane: Lane) {}
+
     /// How many bytes [`Adapter::write`] would take now. The fewer wait here, the sooner what is urgent goes.
     fn room(&self) -> usize;
 
@@ -23,6 +34,15 @@ pub trait Adapter {
 
     /// Nothing more will be written: behind the last byte the other end finds the end.
     fn finish(&mut self);
+
+    /// Whether all that was written has gone, the end too: streams that take it have it, or, where lost streams are made good, the other end.
+    fn is_flushed(&self) -> bool;
+
+    /// The streams have been seen to take so many bytes a second, while there was enough for them.
+    fn set_rate(&mut self, _rate: u64) {}
+
+    /// The call of [`Adapter::transmit`] or [`Adapter::receive`] that has just returned took so many nanoseconds of a processor.
+    fn took(&mut self, _time: u64) {}
 
     /// Adds up to `room` bytes for a stream to `out`. They count as sent: only those of a stream that is lost are sent again.
     fn transmit(&mut self, now: u64, lane: Lane, room: usize, out: &mut Vec<u8>);

@@ -5,6 +5,7 @@
 //! * [`adoc`]: adaptive compression;
 //! * [`stripe`]: several streams as one ordered link;
 //! * [`vrp`]: messages of which some bytes may be lost, over datagrams; no adapter of the table, for it carries no stream;
+//! * [`chain()`]: the adapters of a stack, as one;
 //! * [`stack`]: `adoc/tls/stripe(8)/tcp`, read, printed, and agreed on by both ends.
 //!
 //! To add one: a folder here, a line in [`ADAPTERS`], an element of [`stack`], a section in `docs/adapters.md`. `tests/contract.rs` runs
@@ -12,11 +13,14 @@
 #![forbid(unsafe_code)]
 
 pub mod adoc;
+mod chain;
 pub mod contract;
 mod ranges;
 pub mod stack;
 pub mod stripe;
 pub mod vrp;
+
+pub use chain::chain;
 
 use adoc::Adoc;
 use contract::{Adapter, ONLY};

@@ -2,10 +2,11 @@
 //! or refused, within bounds. And the table is whole.
 
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use madrigal_adapters::contract::{Adapter, ONLY};
 use madrigal_adapters::stack::{Offer, Stack, agree};
-use madrigal_adapters::{ADAPTERS, known};
+use madrigal_adapters::{ADAPTERS, chain, known};
 use proptest::prelude::*;
 
 const MILLISECOND: u64 = 1_000_000;
@@ -22,6 +23,26 @@ impl Random {
     }
 }
 
+/// Each adapter of the table, and each stack of several.
+fn all() -> Vec<(String, Box<dyn Fn() -> Box<dyn Adapter>>)> {
+    let mut all: Vec<(String, Box<dyn Fn() -> Box<dyn Adapter>>)> = Vec::new();
+    for entry in ADAPTERS {
+        all.push((entry.name.to_owned(), Box::new(entry.make)));
+        let above = |name: &str| format!("{name}/{}(1)/tcp", entry.name).parse::<Stack>().ok();
+        for stack in ADAPTERS.iter().filter_map(|upper| above(upper.name)) {
+            all.push((stack.to_string(), Box::new(move || chain(&stack, ticks).expect("it has adapters"))));
+        }
+    }
+    assert!(all.len() > ADAPTERS.len(), "no stack of several");
+    all
+}
+
+/// A clock: each look takes a microsecond.
+fn ticks() -> u64 {
+    static TIME: AtomicU64 = AtomicU64::new(0);
+    TIME.fetch_add(1000, Ordering::Relaxed)
+}
+
 /// Two ends with a wire each way, cut anywhere.
 struct Pair {
     ends: [Box<dyn Adapter>; 2],
@@ -32,7 +53,7 @@ struct Pair {
 }
 
 impl Pair {
-    fn new(make: fn() -> Box<dyn Adapter>, seed: u64) -> Self {
+    fn new(make: &dyn Fn() -> Box<dyn Adapter>, seed: u64) -> Self {
         let (wires, read) = Default::default();
         Self { ends: [make(), make()], wires, read, now: 0, random: Random(seed) }
     }
@@ -67,8 +88,8 @@ proptest! {
 
     #[test]
     fn bytes_come_out_as_they_went_in_and_the_end_behind_them(seed: u64, lengths in [0usize..400_000, 0usize..400_000]) {
-        for entry in ADAPTERS {
-            let mut pair = Pair::new(entry.make, seed);
+        for (name, make) in all() {
+            let mut pair = Pair::new(&make, seed);
             let sent = lengths.map(|length| (0..length).map(|at| (at / 7 * at % 251) as u8).collect::<Vec<u8>>());
             let mut written = [0; 2];
             for _ in 0..5000 {
@@ -77,7 +98,7 @@ proptest! {
                     let piece = &rest[..rest.len().min(pair.random.below(40_000))];
                     let room = pair.ends[end].room();
                     let taken = pair.ends[end].write(piece);
-                    prop_assert_eq!(taken, piece.len().min(room), "{}", entry.name);
+                    prop_assert_eq!(taken, piece.len().min(room), "{}", name);
                     written[end] += taken;
                     if written[end] == sent[end].len() {
                         pair.ends[end].finish();
@@ -91,17 +112,24 @@ proptest! {
                     break;
                 }
             }
-            prop_assert!(pair.ends.iter().all(|end| end.is_at_end()), "{} does not come to its end", entry.name);
-            prop_assert!(pair.read[1] == sent[0] && pair.read[0] == sent[1], "{}: other bytes", entry.name);
+            for _ in 0..1000 {
+                if pair.ends.iter().all(|end| end.is_flushed()) {
+                    break;
+                }
+                pair.step();
+            }
+            prop_assert!(pair.ends.iter().all(|end| end.is_flushed()), "{name}: something is left");
+            prop_assert!(pair.ends.iter().all(|end| end.is_at_end()), "{name} does not come to its end");
+            prop_assert!(pair.read[1] == sent[0] && pair.read[0] == sent[1], "{name}: other bytes");
         }
     }
 
     /// Random bytes, and what an honest peer sends with bytes changed, left out and repeated.
     #[test]
     fn whatever_a_peer_sends_is_taken_or_refused(noise: Vec<u8>, seed: u64, changes in 1usize..6) {
-        for entry in ADAPTERS {
+        for (_, make) in all() {
             let mut random = Random(seed);
-            let (mut from, mut wire) = ((entry.make)(), Vec::new());
+            let (mut from, mut wire) = (make(), Vec::new());
             for step in 0..20 {
                 from.write(&vec![step as u8; random.below(5000)]);
                 from.transmit(step, ONLY, 10_000, &mut wire);
@@ -116,7 +144,7 @@ proptest! {
                 }
             }
             for bytes in [&noise, &wire] {
-                let mut end = (entry.make)();
+                let mut end = make();
                 let mut rest = &bytes[..];
                 while !rest.is_empty() {
                     let count = 1 + random.below(2000).min(rest.len() - 1);

@@ -24,14 +24,20 @@
 //! [serves](Runtime::serve) by every driver it may and hands out its [`Card`]; an owner of the card [dials](Runtime::dial), and [`Choice`]
 //! explains which path was taken and why.
 //!
+//! An [`Address`] may have a stack of adapters above its driver: a link of `adoc/stripe(4)/tcp://10.2.0.2:9000` is compressed where that makes
+//! it faster, and has four connections. Both ends name the same one ([`Runtime::listen_at`], [`Runtime::connect_at`]).
+//!
 #![forbid(unsafe_code)]
 
+mod address;
 mod card;
 mod parallel;
 pub mod perf;
 mod runtime;
 
+pub use address::{Address, AddressError};
 pub use card::{Card, CardError};
+pub use madrigal_adapters::stack;
 pub use madrigal_base::{config, error, ids, locator, network};
 pub use madrigal_drivers::{DRIVERS, MESSAGE_DRIVERS, driver, fabric, message_driver};
 pub use madrigal_message::{Circuit, Endpoint, Worker, circuit, endpoint, worker as workers};

@@ -22,12 +22,11 @@ use core::task::Poll;
 use std::os::fd::AsRawFd;
 
 use madrigal_base::config::Settings;
-use madrigal_base::locator::Locator;
 use madrigal_shm_ring::arena::Arena;
 use madrigal_stream::{Acceptor, VLink};
 use madrigal_sys::{process, time};
 
-use crate::Runtime;
+use crate::{Address, Runtime};
 
 mod channel;
 mod circuit;
@@ -43,15 +42,18 @@ pub use report::{PerfError, Report};
 use job::{ASKED, Job, Peer, START_NS, line};
 use report::os;
 
-/// Measures a ping-pong of `size` bytes (at least 1) over a VLink by `method`, and the bare line, in turn. Blocks until done; starts
-/// this program once more meanwhile.
+/// Measures a ping-pong of `size` bytes (at least 1) over a VLink by `method`, a driver with a stack in front of it or without
+/// (`stripe(2)/tcp`), and the bare line, in turn. Blocks until done; starts this program once more meanwhile.
 pub fn vlink(method: &str, size: usize, iterations: u32) -> Result<Report, PerfError> {
     let unfit = || PerfError::Method { method: method.to_owned() };
     let runtime = Runtime::with_settings(&Settings::default())?;
     let name = format!("perf-{}-{:x}", process::own_pid(), process::random() as u32);
-    let driver = madrigal_drivers::driver(method).filter(|driver| driver.name() != "loopback");
+    let (above, driver) =
+        method.rsplit_once('/').map_or(("", method), |(_, driver)| method.split_at(method.len() - driver.len()));
+    let driver = madrigal_drivers::driver(driver).filter(|driver| driver.name() != "loopback");
     let at = driver.and_then(|driver| driver.address_for(&name)).ok_or_else(unfit)?;
-    let acceptor = runtime.listen(&at)?;
+    let at: Address = format!("{above}{at}").parse().map_err(|_| unfit())?;
+    let acceptor = runtime.listen_at(&at)?;
     let (arena, fd) = Arena::create().map_err(os)?;
     let job = Job { size: size.max(1), iterations: iterations.max(1) };
     let asked = format!(
@@ -61,7 +63,7 @@ pub fn vlink(method: &str, size: usize, iterations: u32) -> Result<Report, PerfE
         arena.id(),
         job.size,
         job.iterations,
-        acceptor.locator()
+        Address { locator: acceptor.locator().clone(), ..at }
     );
     for _ in 0..ROUNDS {
         arena.take_slot().map_err(os)?;
@@ -120,8 +122,8 @@ fn accept(acceptor: &Acceptor) -> Result<(u8, VLink), PerfError> {
     Ok((*round?.bytes().first().ok_or(PerfError::Gone)?, link))
 }
 
-fn connect(runtime: &Runtime, to: &Locator, round: u8) -> Result<VLink, PerfError> {
-    let link = runtime.connect(to).wait()?;
+fn connect(runtime: &Runtime, to: &Address, round: u8) -> Result<VLink, PerfError> {
+    let link = runtime.connect_at(to).wait()?;
     link.write(vec![round]).wait()?;
     Ok(link)
 }

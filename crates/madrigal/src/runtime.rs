@@ -1,5 +1,6 @@
 //! [`Runtime`]: engine, drivers and selector put together.
 
+use core::sync::atomic::Ordering;
 use core::task::Poll;
 use std::sync::Arc;
 
@@ -12,10 +13,16 @@ use madrigal_progress::driver::{Driver, Place};
 use madrigal_progress::engine::Engine;
 use madrigal_progress::wait::Waiter;
 use madrigal_selector::{Candidate, Choice, NoPath, Pair, Preferences};
-use madrigal_stream::{Acceptor, Attempting, Handler, Op, VLink};
-use madrigal_sys::process;
+use madrigal_stream::{Acceptor, Attempting, Handler, Op, StackRefused, Stacked, VLink};
+use madrigal_sys::{process, time};
 
+use crate::address::Address;
 use crate::card::Card;
+
+/// Links wait for the other end for ten seconds in which it takes nothing (crate `stream`).
+const MOST_LINGERING_NS: u64 = 12_000_000_000;
+/// Of the engine, at the end.
+const MOST_PASSES: u32 = 1000;
 
 /// Why a runtime could not start.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -56,7 +63,8 @@ impl Runtime {
         if !named {
             runtime.preferences = Preferences::default();
         }
-        Ok(Self { warnings, ..runtime })
+        runtime.warnings = warnings;
+        Ok(runtime)
     }
 
     /// A runtime with these settings.
@@ -91,27 +99,59 @@ impl Runtime {
 
     /// Listens at a place by the driver it names. Does not block.
     pub fn listen(&self, at: &Locator) -> Result<Acceptor, ListenError> {
-        let driver = madrigal_drivers::driver(at.scheme()).ok_or_else(|| ListenError::NoDriver { at: at.clone() })?;
-        Acceptor::listen(&self.engine, driver, at, &self.place)
+        self.listen_at(&Address::from(at.clone()))
+    }
+
+    /// As [`Runtime::listen`]; links have the adapters of the address's stack. Both ends name the same stack.
+    pub fn listen_at(&self, at: &Address) -> Result<Acceptor, ListenError> {
+        let place = || at.locator.clone();
+        let driver = self.driver_at(at).map_err(|unfit| match unfit {
+            Unfit::NoDriver => ListenError::NoDriver { at: place() },
+            Unfit::Stack(why) => ListenError::Unusable { at: place(), why: why.to_string() },
+        })?;
+        Acceptor::listen(&self.engine, driver.as_driver(), &at.locator, &self.place)
     }
 
     /// Posts a connect by the driver the locator names. An attempt that is not decided after 15 s fails.
     pub fn connect(&self, to: &Locator) -> Op<Result<VLink, ConnectError>> {
-        match madrigal_drivers::driver(to.scheme()) {
-            Some(driver) => madrigal_stream::connect(&self.engine, driver, to, &self.place),
-            None => Op::ready(&self.engine, Err(ConnectError::NoDriver { to: to.clone() })),
+        self.connect_at(&Address::from(to.clone()))
+    }
+
+    /// As [`Runtime::connect`]; the link has the adapters of the address's stack. An end that has another one refuses, with the reason.
+    pub fn connect_at(&self, to: &Address) -> Op<Result<VLink, ConnectError>> {
+        match self.driver_to(to) {
+            Ok(driver) => madrigal_stream::connect(&self.engine, driver.as_driver(), &to.locator, &self.place),
+            Err(error) => Op::ready(&self.engine, Err(error)),
         }
     }
 
-    /// As [`Runtime::connect`], completing by handler; the attempt can be taken back. Fails at once only for a locator that names no
-    /// driver.
+    /// As [`Runtime::connect_at`], completing by handler; the attempt can be taken back. Fails at once only for an address that names no
+    /// driver, or a stack that no link can have.
     pub fn connect_with(
         &self,
-        to: &Locator,
+        to: &Address,
         handler: Handler<(), Result<VLink, ConnectError>>,
     ) -> Result<Attempting, ConnectError> {
-        let driver = madrigal_drivers::driver(to.scheme()).ok_or_else(|| ConnectError::NoDriver { to: to.clone() })?;
-        Ok(madrigal_stream::connect_with(&self.engine, driver, to, &self.place, handler))
+        let driver = self.driver_to(to)?;
+        Ok(madrigal_stream::connect_with(&self.engine, driver.as_driver(), &to.locator, &self.place, handler))
+    }
+
+    fn driver_to(&self, to: &Address) -> Result<AnyDriver, ConnectError> {
+        self.driver_at(to).map_err(|unfit| match unfit {
+            Unfit::NoDriver => ConnectError::NoDriver { to: to.locator.clone() },
+            Unfit::Stack(why) => ConnectError::NoPath { to: to.to_string(), why: why.to_string() },
+        })
+    }
+
+    /// The driver of an address, with its stack.
+    fn driver_at(&self, at: &Address) -> Result<AnyDriver, Unfit> {
+        let driver = madrigal_drivers::driver(at.locator.scheme()).ok_or(Unfit::NoDriver)?;
+        match &at.stack {
+            None => Ok(AnyDriver::Bare(driver)),
+            Some(stack) => {
+                Stacked::new(&self.engine, driver, stack.clone()).map(AnyDriver::Stacked).map_err(Unfit::Stack)
+            }
+        }
     }
 
     /// Listens as `name` by every driver that may be used and works here; on this host only. Does not block.
@@ -171,6 +211,41 @@ impl Runtime {
         };
         DRIVERS.iter().map(candidate).collect()
     }
+}
+
+impl Drop for Runtime {
+    /// Waits until links with a stack that were closed have given the other end all that was written, at most some ten seconds; other links
+    /// need no wait.
+    fn drop(&mut self) {
+        let lingering = self.engine.lingering();
+        if lingering.load(Ordering::Relaxed) > 0 {
+            let deadline = Some(time::now_ns() + MOST_LINGERING_NS);
+            self.engine.wait_until(&Waiter::default(), deadline, || lingering.load(Ordering::Relaxed) == 0);
+        }
+        // What that has ended ends what is below it.
+        (0..MOST_PASSES).take_while(|_| self.engine.do_work() > 0).for_each(drop);
+    }
+}
+
+/// A driver of the table, or one with a stack above it.
+enum AnyDriver {
+    Bare(&'static dyn Driver),
+    Stacked(Stacked),
+}
+
+impl AnyDriver {
+    fn as_driver(&self) -> &dyn Driver {
+        match self {
+            Self::Bare(driver) => *driver,
+            Self::Stacked(stacked) => stacked,
+        }
+    }
+}
+
+/// Why an address has no driver.
+enum Unfit {
+    NoDriver,
+    Stack(StackRefused),
 }
 
 /// A process that listens by several drivers at once.

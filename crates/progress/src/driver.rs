@@ -23,6 +23,7 @@ use madrigal_base::ids::Reach;
 use madrigal_base::locator::Locator;
 use madrigal_base::network::Network;
 
+use crate::engine::Registration;
 use crate::wait::Peer;
 
 /// What a driver knows of the place where it runs.
@@ -137,6 +138,10 @@ pub trait Signal: Send + Sync {
         false
     }
 
+    /// The descriptor was reported with the end of the stream, or an error: there is no further report of that, so it must be looked for
+    /// behind whatever there is to read. Called before [`Signal::woken`].
+    fn ended(&self) {}
+
     /// Takes out what made the descriptor ready (doorbells), and notes a peer that is gone. To be called after the descriptor was reported
     /// and before polling again. Does not block; from any thread.
     fn woken(&self);
@@ -196,6 +201,17 @@ pub trait ByteTx: Watched {
     /// Takes bytes from the front of `bufs`, as many as there is room for. Does not block. The buffers are the caller's again when it
     /// returns. A count means that the bytes were taken, not that the peer has them.
     fn write(&mut self, bufs: &[IoSlice<'_>]) -> Result<Wrote, WriteError>;
+
+    /// Nothing more will be written, and nothing read. Whether this end can be dropped now without losing what was written; if not, `then`
+    /// is woken when it can. Does not block.
+    fn finish(&mut self, _then: &Arc<Registration>) -> bool {
+        true
+    }
+
+    /// Whether [`ByteTx::finish`] may ever say no. Never changes.
+    fn lingers(&self) -> bool {
+        false
+    }
 }
 
 /// What a packet driver has.

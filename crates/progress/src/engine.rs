@@ -17,7 +17,7 @@ mod sleep;
 mod sleepers;
 mod timers;
 
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use madrigal_sys::fd::Fd;
 use std::sync::{Arc, Mutex};
 
@@ -51,6 +51,7 @@ pub struct Engine {
     passes: AtomicU32,
     kernel_every: AtomicU32,
     policy: WaitPolicy,
+    lingering: AtomicUsize,
 }
 
 impl Engine {
@@ -69,6 +70,7 @@ impl Engine {
             passes: AtomicU32::new(0),
             kernel_every: AtomicU32::new(KERNEL_EVERY),
             policy: WaitPolicy::new(),
+            lingering: AtomicUsize::new(0),
         }))
     }
 
@@ -113,6 +115,12 @@ impl Engine {
             added.inspect_err(|_| drop(queue::lock(&self.table).remove(entry.key())))?;
         }
         Ok(Registration { engine: Arc::clone(self), entry })
+    }
+
+    /// How many things end only by this engine's work, soon, and are not to be cut off by the end of whoever runs it. Who begins to linger
+    /// adds one, and takes it off at its end.
+    pub fn lingering(&self) -> &AtomicUsize {
+        &self.lingering
     }
 
     /// Turns the engine once: bounded work, never blocks; returns how much was done. Handlers of completed operations run inside.
@@ -180,15 +188,18 @@ impl Engine {
             match event.data.u64() {
                 BELL if leader => self.answer(),
                 BELL => {}
-                key => self.report(key),
+                key => self.report(key, event.flags),
             }
         }
     }
 
-    fn report(&self, key: u64) {
+    fn report(&self, key: u64, events: epoll::EventFlags) {
         let entry = queue::lock(&self.table).find(key);
         if let Some(entry) = entry {
             if let Some(signal) = entry.signal() {
+                if events.intersects(epoll::EventFlags::RDHUP | epoll::EventFlags::HUP | epoll::EventFlags::ERR) {
+                    signal.ended();
+                }
                 signal.woken();
             }
             self.classes.of(entry.class()).wake(&entry);

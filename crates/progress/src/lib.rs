@@ -5,6 +5,7 @@
 //! * [`engine`]: runs all sources of a process, whichever layer or personality they belong to;
 //! * [`wait`]: spin or sleep.
 
+pub mod bell;
 pub mod driver;
 pub mod engine;
 pub mod message;

@@ -1,7 +1,7 @@
 //! What a link is made of, as the engine sees it: two directions and the way to its end.
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use madrigal_base::error::Os;
 use madrigal_base::ids::LinkId;
@@ -23,6 +23,8 @@ pub(crate) struct Core {
     pub(crate) local: Locator,
     pub(crate) peer: Locator,
     pub(crate) adapter: &'static str,
+    class: Class,
+    own: Weak<Self>,
     closing: AtomicBool,
     end: Mutex<End>,
 }
@@ -34,6 +36,8 @@ struct End {
     /// No handle is left: the engine forgets the link when it is closed.
     detached: bool,
     registration: Option<Arc<Registration>>,
+    /// Of a [`Closer`], where closing has to wait.
+    closer: Option<Arc<Registration>>,
 }
 
 impl Core {
@@ -42,7 +46,7 @@ impl Core {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         let Stream { rx, tx, signal, local, peer, adapter } = stream;
         let fresh = Arc::new(Fresh::new(signal));
-        let core = Arc::new(Self {
+        let core = Arc::new_cyclic(|own| Self {
             id: LinkId(COUNT.fetch_add(1, Ordering::Relaxed) + 1),
             engine: Arc::clone(engine),
             rx: Lane::new(Rx::new(rx, Arc::clone(&fresh), peer.clone())),
@@ -50,6 +54,8 @@ impl Core {
             local,
             peer,
             adapter,
+            class,
+            own: Weak::clone(own),
             closing: AtomicBool::new(false),
             end: Mutex::default(),
         });
@@ -90,6 +96,7 @@ impl Core {
     /// Our side closes at once: posted writes fail, too.
     pub(crate) fn abort(&self) {
         self.refuse();
+        self.tx.lock().aborted = true;
         self.close(None, false);
     }
 
@@ -104,7 +111,7 @@ impl Core {
     fn finish(&self, by_engine: bool) {
         let mut rx = self.rx.lock();
         let mut tx = self.tx.lock();
-        if !rx.queue().is_empty() || !tx.queue().is_empty() {
+        if !rx.queue().is_empty() || !tx.queue().is_empty() || !tx.is_flushed(|| self.closer()) {
             return;
         }
         rx.close();
@@ -115,6 +122,8 @@ impl Core {
         }
         let waits = !by_engine && end.closers.iter().any(|then| matches!(then, Then::Call(_)));
         let closers = if waits { Vec::new() } else { core::mem::take(&mut end.closers) };
+        let closer = end.closer.take();
+        self.engine.lingering().fetch_sub(usize::from(closer.is_some()), Ordering::Relaxed);
         let gone = if end.detached && !waits { end.registration.take() } else { None };
         if gone.is_some() {
             rx.queue().registration = None;
@@ -127,7 +136,18 @@ impl Core {
                 Then::Call(handler) => handler.call(&(), ()),
             }
         }
-        drop(gone);
+        drop((gone, closer));
+    }
+
+    /// What is woken when the end of the writing side lets go.
+    fn closer(&self) -> Option<Arc<Registration>> {
+        let mut end = self.lock_end();
+        if end.closer.is_none() {
+            let source = Arc::new(Closer(Weak::clone(&self.own)));
+            end.closer = self.engine.register(self.class, None, source).ok().map(Arc::new);
+            self.engine.lingering().fetch_add(usize::from(end.closer.is_some()), Ordering::Relaxed);
+        }
+        end.closer.clone()
     }
 
     fn lock_end(&self) -> MutexGuard<'_, End> {
@@ -156,5 +176,21 @@ impl Source for Core {
     fn arm(&self) -> bool {
         let rx = self.rx.arm();
         self.tx.arm() || rx
+    }
+}
+
+/// Ends a link whose writing side had to wait: a source of its own, for a handler of the link may be what waits for that.
+struct Closer(Weak<Core>);
+
+impl Source for Closer {
+    fn work(&self, _budget: u32) -> Work {
+        if let Some(core) = self.0.upgrade() {
+            core.finish(true);
+        }
+        Work { count: 1, next: Next::Park }
+    }
+
+    fn arm(&self) -> bool {
+        false
     }
 }

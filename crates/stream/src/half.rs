@@ -8,6 +8,7 @@ use std::sync::Arc;
 use madrigal_base::error::{ReadError, WriteError};
 use madrigal_base::locator::Locator;
 use madrigal_progress::driver::{ByteRx, ByteTx, Read, Signal, Watched, Wrote};
+use madrigal_progress::engine::Registration;
 
 use crate::buffer::Buffer;
 use crate::lane::{Completed, Half, Queue};
@@ -37,17 +38,24 @@ pub(crate) struct Fresh {
     signal: Arc<dyn Signal>,
     rx: AtomicBool,
     tx: AtomicBool,
+    ended: AtomicBool,
 }
 
 impl Fresh {
     pub(crate) fn new(signal: Arc<dyn Signal>) -> Self {
-        Self { signal, rx: AtomicBool::new(true), tx: AtomicBool::new(true) }
+        Self { signal, rx: AtomicBool::new(true), tx: AtomicBool::new(true), ended: AtomicBool::new(false) }
     }
 }
 
 impl Signal for Fresh {
     fn descriptor(&self) -> BorrowedFd<'_> {
         self.signal.descriptor()
+    }
+
+    fn ended(&self) {
+        self.signal.ended();
+        // SYNC: Relaxed, for `woken` follows.
+        self.ended.store(true, Ordering::Relaxed);
     }
 
     fn woken(&self) {
@@ -156,7 +164,8 @@ impl Half for Rx {
     }
 
     fn is_dry(&mut self) -> bool {
-        self.input.dry = self.input.dry && !self.was_reported();
+        let has_ended = self.signal.as_ref().is_some_and(|signal| signal.ended.load(Ordering::Relaxed));
+        self.input.dry = self.input.dry && !self.was_reported() && !has_ended;
         self.input.dry
     }
 
@@ -171,6 +180,8 @@ pub(crate) struct Tx {
     signal: Option<Arc<Fresh>>,
     /// Our side closes: no more writes are taken.
     pub(crate) closing: bool,
+    /// Nothing of what was written is waited for.
+    pub(crate) aborted: bool,
     queue: Queue<Outgoing, Result<Vec<u8>, WriteError>>,
 }
 
@@ -199,7 +210,7 @@ impl Outgoing {
 impl Tx {
     pub(crate) fn new(end: Box<dyn ByteTx>, signal: Arc<Fresh>, peer: Locator) -> Self {
         let out = Out { end: Some(end), peer, failed: None };
-        Self { out, signal: Some(signal), closing: false, queue: Queue::new() }
+        Self { out, signal: Some(signal), closing: false, aborted: false, queue: Queue::new() }
     }
 
     /// Writes what it can at once if nothing is posted before; how many bytes were taken.
@@ -212,6 +223,13 @@ impl Tx {
             return Ok(0);
         }
         self.out.write(&[IoSlice::new(buf)])
+    }
+
+    /// Whether nothing is lost when our side is closed now. `then`: what is woken when that is so.
+    pub(crate) fn is_flushed(&mut self, then: impl FnOnce() -> Option<Arc<Registration>>) -> bool {
+        let lingers = !self.aborted && self.out.failed.is_none();
+        let Some(end) = self.out.end.as_mut().filter(|end| lingers && end.lingers()) else { return true };
+        then().is_none_or(|then| end.finish(&then))
     }
 
     /// Our side is closed.

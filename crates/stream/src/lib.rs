@@ -27,6 +27,7 @@ mod core;
 mod half;
 mod lane;
 mod op;
+mod stacked;
 mod vlink;
 
 pub use acceptor::Acceptor;
@@ -34,4 +35,5 @@ pub use adapter::Adapter;
 pub use connect::{Attempting, connect, connect_with};
 pub use half::Filled;
 pub use op::{Handler, Op};
+pub use stacked::{StackRefused, Stacked};
 pub use vlink::{ReadOp, VLink, WriteOp};

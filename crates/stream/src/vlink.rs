@@ -105,6 +105,11 @@ impl VLink {
         WriteOp(LinkOp::posted(core, id))
     }
 
+    /// Writes at once what there is room for; how much. Nothing where writes are posted.
+    pub(crate) fn write_now(&self, bytes: &[u8]) -> Result<usize, WriteError> {
+        self.0.core.tx.lock().try_now(bytes)
+    }
+
     /// Posts a write whose outcome a handler gets, with the link.
     pub fn write_with(&self, buf: Vec<u8>, handler: Handler<Self, Result<Vec<u8>, WriteError>>) {
         self.post_write_with(Buffer::Own(buf), handler);

@@ -1,10 +1,9 @@
-//! Connecting: to an address by the driver it names, or to a process by its card and the best path there is.
+//! Connecting: to an address by the driver and the adapters it names, or to a process by its card and the best path there is.
 
 use std::sync::{Arc, Mutex, Weak};
 
 use madrigal::error::ConnectError;
-use madrigal::locator::Locator;
-use madrigal::{Attempting, Card, Choice, Handler, VLink};
+use madrigal::{Address, Attempting, Card, Choice, Handler, VLink};
 
 use crate::codes::{MDG_ECLOSED, MDG_ENOPATH};
 use crate::failure::Failure;
@@ -33,7 +32,7 @@ pub(crate) fn dial(runtime: &Arc<Runtime>, to: &str, then: Then<Made>) -> Result
         dial.reach(card, None);
         return Ok(dial);
     }
-    let to: Locator = to.parse()?;
+    let to: Address = to.parse()?;
     runtime.begins(pending(&dial))?;
     let its = Arc::clone(&dial);
     dial.attempt(&to, move |outcome| its.complete(outcome.map(|link| (link, None)).map_err(Failure::from)))?;
@@ -67,7 +66,7 @@ impl Dial {
     /// Tries one path; `then` is called once.
     fn attempt(
         &self,
-        to: &Locator,
+        to: &Address,
         then: impl FnOnce(Result<VLink, ConnectError>) + Send + 'static,
     ) -> Result<(), Failure> {
         let attempt = self.runtime.api.connect_with(to, once(then))?;
@@ -94,7 +93,7 @@ impl Dial {
             return self.complete(Err(failed.unwrap_or_else(none)));
         };
         let its = Arc::clone(self);
-        let outcome = self.attempt(&to, move |outcome| match outcome {
+        let outcome = self.attempt(&Address::from(to), move |outcome| match outcome {
             Ok(link) => its.complete(Ok((link, Some(choice)))),
             Err(error) => {
                 let mut rest = card;

@@ -6,8 +6,7 @@ use std::ffi::CString;
 
 use madrigal::circuit::CircuitError;
 use madrigal::error::{AcceptError, ConnectError, ListenError, Os, ReadError, WriteError};
-use madrigal::locator::LocatorError;
-use madrigal::{CardError, NoPath, StartError};
+use madrigal::{AddressError, CardError, NoPath, StartError};
 use madrigal_base::node::NotAnAddress;
 
 use crate::codes::*;
@@ -121,8 +120,8 @@ impl From<StartError> for Failure {
     }
 }
 
-impl From<LocatorError> for Failure {
-    fn from(error: LocatorError) -> Self {
+impl From<AddressError> for Failure {
+    fn from(error: AddressError) -> Self {
         Self::new(MDG_EADDRESS, error.to_string())
     }
 }

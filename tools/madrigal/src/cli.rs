@@ -218,8 +218,9 @@ pub(crate) enum PerfOf {
 /// `madrigal perf vlink` and `madrigal perf circuit`.
 #[derive(Args)]
 pub(crate) struct Vlink {
-    /// The driver to measure: shm or tcp; a circuit also by fabric:NAME, a provider of libfabric's
-    #[arg(long, alias = "driver", default_value = "shm", value_parser = method)]
+    /// The driver to measure: shm or tcp; a circuit also by fabric:NAME, a provider of libfabric's; a VLink also with a stack of
+    /// adapters, such as adoc/stripe(2)/tcp
+    #[arg(long, alias = "driver", default_value = "shm", value_parser = measured)]
     pub(crate) method: String,
     /// Bytes of a message
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=64 << 20))]
@@ -278,6 +279,13 @@ fn method(name: &str) -> Result<String, String> {
     let wrong = || format!("there is no method `{name}`; there are {}", known.join(", "));
     let exists = known.contains(&name) || madrigal::message_driver(name).is_some();
     exists.then(|| name.to_owned()).ok_or_else(wrong)
+}
+
+/// A method, or one with a stack of adapters in front of it.
+fn measured(text: &str) -> Result<String, String> {
+    let Some((above, driver)) = text.rsplit_once('/') else { return method(text) };
+    stack(&format!("{above}/tcp"))?;
+    method(driver).map(|_| text.to_owned())
 }
 
 /// Prints the completion script of `shell`.

@@ -6,7 +6,7 @@
 //! ```
 //! * Nothing waits for more: what is there when bytes are requested is a block. Less than 512 bytes go as they are.
 //! * The speeds of the network, this end and the other end decide (`choose.rs`). The owner of a clock reports how long calls took
-//!   ([`Adoc::took`]) and how fast the network takes bytes ([`Adoc::set_network`]); until then nothing is compressed.
+//!   ([`Adapter::took`]) and how fast the network takes bytes ([`Adapter::set_rate`]); until then nothing is compressed.
 //! * What cannot be compressed is found by a sample of 4 KiB of each block, then ever more rarely; for each source by itself
 //!   ([`Adoc::switch`]).
 //! * [`Adoc::secret`]: nothing is compressed, for the length of a compressed block reveals its content.
@@ -54,7 +54,7 @@ pub struct Adoc {
     sent: usize,
     ended: bool,
     end_sent: bool,
-    /// What the call that [`Adoc::took`] is about did.
+    /// What the call that [`Adapter::took`] is about did.
     did: Option<Did>,
     /// How fast this end decompresses a codec: what must be reported to the other end, and what was.
     speed: Option<(Codec, u64)>,
@@ -141,11 +141,6 @@ impl Adoc {
         }
     }
 
-    /// How fast the network takes encoded bytes, as measured while there was enough for it.
-    pub fn set_network(&mut self, rate: u64) {
-        self.choosers().for_each(|chooser| chooser.set_network(rate));
-    }
-
     /// What is written from here on is of another source: the compressibility of one source shows little of another's. Call it while
     /// nothing waits ([`Adoc::is_empty`]).
     pub fn switch(&mut self, source: u32) {
@@ -163,23 +158,6 @@ impl Adoc {
 
     fn choosers(&mut self) -> impl Iterator<Item = &mut Chooser> {
         self.chooser.iter_mut().chain(self.others.iter_mut().map(|(_, chooser)| chooser))
-    }
-
-    /// The call of [`Adapter::transmit`] or [`Adapter::receive`] that has just returned took so many nanoseconds of a processor.
-    pub fn took(&mut self, time: u64) {
-        match self.did.take() {
-            Some(Did::Encode(codec, raw)) => {
-                if let Some(chooser) = &mut self.chooser {
-                    chooser.compressing_took(codec, raw, time);
-                }
-            }
-            Some(Did::Decode(codec, raw)) => {
-                let seen = speed(raw, time);
-                let known = self.speed.filter(|(known, _)| *known == codec).map(|(_, rate)| rate / 2 + seen / 2);
-                self.speed = Some((codec, known.unwrap_or(seen)));
-            }
-            None => {}
-        }
     }
 
     /// Whether nothing waits to be sent of what was written.
@@ -353,7 +331,31 @@ impl Adapter for Adoc {
         self.ended = true;
     }
 
-    /// At most one block is made in a call, so that [`Adoc::took`] is about that one.
+    fn is_flushed(&self) -> bool {
+        self.is_empty() && (self.end_sent || !self.ended)
+    }
+
+    fn set_rate(&mut self, rate: u64) {
+        self.choosers().for_each(|chooser| chooser.set_network(rate));
+    }
+
+    fn took(&mut self, time: u64) {
+        match self.did.take() {
+            Some(Did::Encode(codec, raw)) => {
+                if let Some(chooser) = &mut self.chooser {
+                    chooser.compressing_took(codec, raw, time);
+                }
+            }
+            Some(Did::Decode(codec, raw)) => {
+                let seen = speed(raw, time);
+                let known = self.speed.filter(|(known, _)| *known == codec).map(|(_, rate)| rate / 2 + seen / 2);
+                self.speed = Some((codec, known.unwrap_or(seen)));
+            }
+            None => {}
+        }
+    }
+
+    /// At most one block is made in a call, so that [`Adapter::took`] is about that one.
     fn transmit(&mut self, _now: u64, _lane: Lane, room: usize, out: &mut Vec<u8>) {
         self.did = None;
         let end = out.len().saturating_add(room);

@@ -57,7 +57,7 @@ proptest! {
     #[test]
     fn what_is_written_is_read(pieces in prop::collection::vec(content(), 1..8), network in 0u64..200_000_000, secret: bool, seed: u64) {
         let mut from = if secret { Adoc::secret() } else { Adoc::new() };
-        from.set_network(network);
+        from.set_rate(network);
         let (mut to, mut seed) = (Adoc::new(), seed);
         let mut lengths = || {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -90,7 +90,7 @@ proptest! {
     #[test]
     fn what_is_changed_on_the_way_is_bounded(piece in content(), at: usize, with: u8, cut: (usize, usize)) {
         let mut from = Adoc::new();
-        from.set_network(1_250_000);
+        from.set_rate(1_250_000);
         let mut wire = Vec::new();
         from.write(&piece);
         from.finish();
@@ -149,7 +149,7 @@ fn sent_for(from: &mut Adoc, bytes: &[u8]) -> Vec<u8> {
 #[test]
 fn short_messages_go_at_once_and_as_they_are() {
     let mut from = Adoc::new();
-    from.set_network(125_000);
+    from.set_rate(125_000);
     let short = sent_for(&mut from, &[7; 511]);
     assert_eq!((short.len(), &short[..8]), (519, &[0, 255, 1, 0, 255, 1, 0, 0][..]));
     let long = sent_for(&mut from, &[7; 512]);
@@ -162,7 +162,7 @@ fn short_messages_go_at_once_and_as_they_are() {
 #[test]
 fn the_other_end_says_how_fast_it_is_and_is_believed() {
     let (mut from, mut to) = (Adoc::new(), Adoc::new());
-    from.set_network(1_250_000);
+    from.set_rate(1_250_000);
     let text = b"a stream of bytes that are not very different, ".repeat(5000);
     let first = sent_for(&mut from, &text);
     // One small block is tried; until the other end has reported its speed all else goes as it is.

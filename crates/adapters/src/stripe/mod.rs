@@ -59,32 +59,6 @@ impl Stripe {
         Self { sender: Sender::new(&limits), receiver: Receiver::new(&limits), lanes: 0 }
     }
 
-    /// A stream more. Both ends give it the same number, which none had before.
-    pub fn add(&mut self, now: u64, lane: Lane) -> Result<(), AddError> {
-        if self.receiver.has(lane) {
-            return Err(AddError::Twice(lane));
-        }
-        if self.lanes >= MOST_LANES {
-            return Err(AddError::Many);
-        }
-        if lane.0 >= LANES {
-            return Err(AddError::Number(lane));
-        }
-        self.sender.add(now, lane);
-        self.receiver.add(lane);
-        self.lanes += 1;
-        Ok(())
-    }
-
-    /// A stream has ended, or is not wanted any more: what the other end does not have of it goes by others at once.
-    pub fn remove(&mut self, lane: Lane) {
-        if self.receiver.has(lane) {
-            self.sender.remove(lane);
-            self.receiver.remove(lane);
-            self.lanes -= 1;
-        }
-    }
-
     /// A stream gets no more to carry, at both ends. When it [is over](Self::is_over) it can be closed, and nothing sent on it is lost.
     pub fn retire(&mut self, lane: Lane) {
         self.sender.retire(lane);
@@ -100,11 +74,6 @@ impl Stripe {
         self.lanes
     }
 
-    /// Whether the other end has everything, and knows that nothing more will come.
-    pub fn is_done(&self) -> bool {
-        self.sender.is_done()
-    }
-
     /// Bytes a second that the streams have been seen to carry, together.
     pub fn rate(&self) -> u64 {
         self.sender.rate()
@@ -112,6 +81,36 @@ impl Stripe {
 }
 
 impl Adapter for Stripe {
+    /// Both ends give it a number that none had before.
+    fn add(&mut self, now: u64, lane: Lane) -> Result<(), AddError> {
+        if self.receiver.has(lane) {
+            return Err(AddError::Twice(lane));
+        }
+        if self.lanes >= MOST_LANES {
+            return Err(AddError::Many);
+        }
+        if lane.0 >= LANES {
+            return Err(AddError::Number(lane));
+        }
+        self.sender.add(now, lane);
+        self.receiver.add(lane);
+        self.lanes += 1;
+        Ok(())
+    }
+
+    /// What the other end does not have of it goes by others at once.
+    fn remove(&mut self, lane: Lane) {
+        if self.receiver.has(lane) {
+            self.sender.remove(lane);
+            self.receiver.remove(lane);
+            self.lanes -= 1;
+        }
+    }
+
+    fn is_flushed(&self) -> bool {
+        self.sender.is_flushed()
+    }
+
     fn room(&self) -> usize {
         self.sender.room()
     }

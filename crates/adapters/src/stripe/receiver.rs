@@ -212,8 +212,10 @@ impl Receiver {
             self.gone.pop_front();
         }
         let (position, credit, step) = (self.came.floor(), self.credit(), self.window / 4);
+        // The other end waits for that before it closes.
+        let is_whole = self.end.is_some_and(|end| position > end);
         let Some(state) = self.lanes.get_mut(&lane).filter(|_| out.len() + 2 * HEADER <= end) else { return };
-        let due = state.is_due(now) || (more && state.since.is_some());
+        let due = state.is_due(now) || ((more || is_whole) && state.since.is_some());
         if due {
             Header::Got { lane, count: state.got }.write(lane, out);
             (state.acked, state.since) = (state.got, None);

@@ -105,9 +105,9 @@ impl Sender {
         (self.ended, self.filled) = (true, false);
     }
 
-    /// Whether the other end has everything, the end too.
-    pub(super) fn is_done(&self) -> bool {
-        self.ended && self.done.floor() > self.total
+    /// Whether the other end has everything, the end too where there is one.
+    pub(super) fn is_flushed(&self) -> bool {
+        self.done.floor() >= self.total + u64::from(self.ended)
     }
 
     pub(super) fn held(&self) -> usize {

@@ -154,11 +154,11 @@ fn the_end_is_where_the_link_ends_and_not_before_all_has_come() {
     to.receive(0, B, &encoded(B, &[Header::End { at: 100 }])).unwrap();
     assert!(!to.is_at_end());
     to.receive(0, A, &first).unwrap();
-    assert!(!to.is_at_end() && to.front().len() == 100 && !from.is_done());
+    assert!(!to.is_at_end() && to.front().len() == 100 && !from.is_flushed());
     to.consume(100);
     assert!(to.is_at_end());
     from.receive(20 * MS, A, &sent(&mut to, 10 * MS, A)).unwrap();
-    assert!(from.is_done());
+    assert!(from.is_flushed());
 }
 
 /// A header, near to what one may send.

@@ -32,7 +32,7 @@ impl Compressed {
 
     /// The network takes so many bits a second.
     pub(crate) fn set_rate(&mut self, rate: u64) {
-        self.adoc.set_network(rate / 8);
+        self.adoc.set_rate(rate / 8);
         let bytes = u128::from(rate / 8) * u128::from(BLOCK_TIME) / u128::from(SECOND);
         self.block = usize::try_from(bytes).unwrap_or(BLOCK).clamp(SHORTEST, BLOCK);
     }

@@ -11,13 +11,14 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use madrigal_base::ids::Reach;
 use madrigal_base::node::{NodeAddress, NodeId};
+use madrigal_progress::bell::Bell;
 use madrigal_progress::driver::{Facts, Place, Signal};
 use madrigal_progress::message::{
     Explained, LinkError, LinkIndex, MAX_HEAD, MessageDriver, Placement, Port, Sent, Sink,
 };
 use madrigal_sys::piece;
 
-use super::bell::{Bell, lock};
+use super::lock::lock;
 use super::{Loopback, NAME, TAKES};
 
 /// Bodies above this are received where the layer above wants them.

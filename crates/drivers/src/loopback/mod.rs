@@ -3,7 +3,7 @@
 //! Each direction is a bounded queue of packets; a name is known to the whole process. Buffers of small packets are used again, so
 //! a steady exchange allocates nothing, and an idle connection holds no packet.
 
-mod bell;
+mod lock;
 mod messages;
 mod pipe;
 
@@ -13,10 +13,11 @@ use std::sync::{Arc, Mutex, OnceLock};
 use madrigal_base::error::{AcceptError, ConnectError, ListenError, Os};
 use madrigal_base::ids::Reach;
 use madrigal_base::locator::{Address, Locator};
+use madrigal_progress::bell::Bell;
 use madrigal_progress::driver::{Connecting, Connection, Driver, Ends, Facts, Listener, Place, Signal};
 use madrigal_sys::Errno;
 
-use bell::{Bell, lock};
+use lock::lock;
 
 /// The driver.
 pub(crate) struct Loopback;

@@ -7,9 +7,10 @@ use std::sync::{Arc, Mutex};
 
 use madrigal_base::error::{ReadError, WriteError};
 use madrigal_base::locator::Locator;
+use madrigal_progress::bell::Bell;
 use madrigal_progress::driver::{Packet, PacketRx, PacketTx, Watched, Wrote};
 
-use super::bell::{Bell, lock};
+use super::lock::lock;
 
 /// The longest packet, in bytes.
 const LONGEST: usize = 16 << 10;

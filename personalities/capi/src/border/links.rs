@@ -3,6 +3,8 @@
 use core::ffi::{c_char, c_int, c_void};
 use std::sync::Arc;
 
+use madrigal::Address;
+
 use super::arguments::{memory, opened, text, time};
 use super::guard::{count, status};
 use super::types::{mdg_acceptor, mdg_link, mdg_runtime};
@@ -29,8 +31,9 @@ pub(super) fn listeners_of(handle: mdg_acceptor) -> Result<Arc<Listeners>, Failu
 /// Listens at an address by the driver it names, and puts the acceptor's handle into *acceptor.
 ///
 /// Addresses are "tcp://ADDRESS:PORT" with numbers (port 0: the kernel's choice, see mdg_address()), "shm://NAME" among processes of one
-/// user on one host, "loopback://NAME" inside this process. Links can arrive as soon as this returns, and wait to be accepted. Does not
-/// block.
+/// user on one host, "loopback://NAME" inside this process. A stack of adapters may stand in front: links of
+/// "adoc/stripe(4)/tcp://ADDRESS:PORT" are compressed where that makes them faster, and have four connections; both ends name the same
+/// stack. Links can arrive as soon as this returns, and wait to be accepted. Does not block.
 ///
 /// Returns 0, or MDG_EADDRESS, MDG_ENODRIVER, MDG_EINUSE, MDG_EUNUSABLE, MDG_ESYSTEM, MDG_EHANDLE, MDG_ETYPE, MDG_EINVAL, MDG_EFULL,
 /// MDG_EFORKED.
@@ -39,9 +42,9 @@ pub unsafe extern "C" fn mdg_listen(runtime: mdg_runtime, at: *const c_char, acc
     let make = || {
         let runtime = runtime_of(runtime)?;
         // SAFETY: the program vouches for its text.
-        let at = unsafe { text(at, "`at`") }?.parse()?;
-        let api = runtime.api.listen(&at)?;
-        let address = api.locator().to_string();
+        let at: Address = unsafe { text(at, "`at`") }?.parse()?;
+        let api = runtime.api.listen_at(&at)?;
+        let address = Address { locator: api.locator().clone(), ..at }.to_string();
         Ok(Object::Listeners(Listeners::new(runtime, address, vec![api])))
     };
     // SAFETY: the program vouches for its pointers.

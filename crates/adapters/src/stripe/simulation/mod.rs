@@ -221,7 +221,7 @@ impl Net {
     }
 
     fn is_done(&self) -> bool {
-        (0..2).all(|end| self.ends[end].is_at_end() && self.ends[end].is_done())
+        (0..2).all(|end| self.ends[end].is_at_end() && self.ends[end].is_flushed())
     }
 
     /// Milliseconds pass.

@@ -1,22 +1,24 @@
-//! What wakes a side, and the lock of what both share.
+//! A doorbell: what wakes a thread that sleeps for something inside its own process.
 
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use madrigal_progress::driver::Signal;
 use madrigal_sys::Errno;
 use madrigal_sys::fd::Fd;
 use rustix::event::{EventfdFlags, eventfd};
 
-/// The doorbell of one side.
-pub(super) struct Bell(Fd);
+use crate::driver::Signal;
+
+/// A [`Signal`] that is rung by hand.
+pub struct Bell(Fd);
 
 impl Bell {
-    pub(super) fn new() -> Result<Self, Errno> {
+    /// A new one. The kernel may have no descriptor left.
+    pub fn new() -> Result<Self, Errno> {
         eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map(|fd| Self(fd.into()))
     }
 
-    pub(super) fn ring(&self) {
+    /// Reports it. Does not block.
+    pub fn ring(&self) {
         // Full means that it rings already.
         let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
     }
@@ -31,9 +33,4 @@ impl Signal for Bell {
         // Empty means that another thread took it out.
         let _ = rustix::io::read(&self.0, &mut [0u8; 8]);
     }
-}
-
-/// Locks; a thread that panicked inside left the data whole, for nothing inside calls out.
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

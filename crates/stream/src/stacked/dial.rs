@@ -1,0 +1,220 @@
+//! The connecting end: the first connection, on which both ends agree; and the further ones, which join it.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use madrigal_adapters::chain;
+use madrigal_adapters::contract::Lane;
+use madrigal_adapters::stack::{Offer, agree};
+use madrigal_base::error::{ConnectError, Os};
+use madrigal_base::locator::Locator;
+use madrigal_progress::bell::Bell;
+use madrigal_progress::driver::{Connection, Driver, Pending, Place, Signal};
+use madrigal_progress::engine::Engine;
+use madrigal_sys::{process, time};
+
+use super::ends;
+use super::greeting::{Greeting, Id, hear, say};
+use super::link::Link;
+use crate::connect::{Attempting, connect_with};
+use crate::op::Handler;
+use crate::vlink::VLink;
+
+/// The pause after a further connection could not be made.
+const PAUSE: u64 = 1_000_000_000;
+
+/// Both ends insist on a stack that has one.
+pub(super) const NO_ADAPTER: &str = "the stack has no adapter";
+
+/// Where the other end is, and how it is reached.
+#[derive(Clone)]
+pub(super) struct Way {
+    pub(super) engine: Arc<Engine>,
+    pub(super) below: &'static dyn Driver,
+    pub(super) to: Locator,
+    pub(super) place: Place,
+}
+
+impl Way {
+    fn connect(&self, then: impl Fn(Result<VLink, ConnectError>) + Send + Sync + 'static) -> Attempting {
+        connect_with(
+            &self.engine,
+            self.below,
+            &self.to,
+            &self.place,
+            Handler::new(move |_: &(), outcome| then(outcome)),
+        )
+    }
+}
+
+/// An attempt to connect.
+pub(super) struct Dial {
+    bell: Arc<Bell>,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Default)]
+struct Inner {
+    outcome: Option<Result<Connection, ConnectError>>,
+    /// What ends with the attempt.
+    attempting: Option<Attempting>,
+    greeting: Option<VLink>,
+    given_up: bool,
+}
+
+impl Dial {
+    pub(super) fn begin(way: Way, offer: Offer) -> Result<Ours, ConnectError> {
+        let to = way.to.clone();
+        let bell = Bell::new().map_err(|errno| ConnectError::System { to, os: Os(errno.raw_os_error()) })?;
+        let dial = Arc::new(Self { bell: Arc::new(bell), inner: Mutex::default() });
+        let (its, by) = (Arc::clone(&dial), way.clone());
+        let attempting = way.connect(move |outcome| match outcome {
+            Ok(link) => its.greet(&by, &offer, &link),
+            Err(error) => its.decide(Err(error)),
+        });
+        dial.lock().attempting = Some(attempting);
+        Ok(Ours(dial))
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn greet(self: &Arc<Self>, way: &Way, offer: &Offer, link: &VLink) {
+        let mut inner = self.lock();
+        if inner.given_up {
+            return;
+        }
+        inner.greeting = Some(link.clone());
+        drop(inner);
+        let id = Id(u128::from(process::random()) << 64 | u128::from(process::random()));
+        say(link, &Greeting::Link(Some(id), offer.clone()));
+        let (its, way, offer) = (Arc::clone(self), way.clone(), offer.clone());
+        hear(
+            link,
+            Box::new(move |link, answer| {
+                let made = match answer {
+                    Ok(Greeting::Link(None, theirs)) => make(&way, id, (&offer, &theirs), link),
+                    Ok(Greeting::No(why)) => Err(format!("the other end refuses: {why}")),
+                    Ok(_) => Err("the other end answers with another greeting than a link's".to_owned()),
+                    Err(why) => Err(why),
+                };
+                its.decide(made.map_err(|why| ConnectError::NoPath { to: way.to.to_string(), why }));
+            }),
+        );
+    }
+
+    fn decide(&self, outcome: Result<Connection, ConnectError>) {
+        let mut inner = self.lock();
+        inner.outcome = Some(outcome);
+        let greeting = inner.greeting.take();
+        drop(inner);
+        drop(greeting);
+        self.bell.ring();
+    }
+}
+
+/// A link that both ends agreed on.
+fn make(way: &Way, id: Id, (ours, theirs): (&Offer, &Offer), first: &VLink) -> Result<Connection, String> {
+    let agreed = agree(ours, theirs).map_err(|refusal| refusal.to_string())?;
+    let adapters = chain(&agreed.stack, time::now_ns).ok_or(NO_ADAPTER)?;
+    let most = usize::from(agreed.stack.streams().unwrap_or(1));
+    let further = Further { way: way.clone(), id, most, dialling: 0, next: 1, pause: 0 };
+    let link = Link::new((&way.engine, way.engine.class(way.below.name())), adapters, first.clone(), Some(further));
+    link.map(|link| ends::of(&link, first)).map_err(|errno| errno.to_string())
+}
+
+/// The attempt, as its owner has it: dropped, it is given up.
+pub(super) struct Ours(Arc<Dial>);
+
+impl Pending for Ours {
+    fn poll(&mut self) -> Result<Option<Connection>, ConnectError> {
+        self.0.lock().outcome.take().transpose()
+    }
+
+    fn signal(&self) -> Arc<dyn Signal> {
+        Arc::clone(&self.0.bell) as Arc<dyn Signal>
+    }
+}
+
+impl Drop for Ours {
+    fn drop(&mut self) {
+        let mut inner = self.0.lock();
+        inner.given_up = true;
+        let (attempting, greeting, outcome) = (inner.attempting.take(), inner.greeting.take(), inner.outcome.take());
+        drop(inner);
+        if let Some(attempting) = attempting {
+            attempting.cancel();
+        }
+        if let Some(greeting) = greeting {
+            greeting.abort();
+        }
+        drop(outcome);
+    }
+}
+
+/// The connections of a link beside its first one: as many as were agreed on, and new ones for those that are lost.
+pub(super) struct Further {
+    way: Way,
+    id: Id,
+    most: usize,
+    /// How many are being made.
+    dialling: usize,
+    /// The number of the next one.
+    next: u32,
+    /// None is made before this time.
+    pause: u64,
+}
+
+impl Further {
+    /// When [`Further::dial`] may do something that it has not done now; never: `u64::MAX`.
+    pub(super) fn deadline(&self) -> u64 {
+        if self.pause > 0 { self.pause } else { u64::MAX }
+    }
+
+    /// One of them was not made.
+    pub(super) fn not_made(&mut self, now: u64) {
+        self.dialling = self.dialling.saturating_sub(1);
+        self.pause = now + PAUSE;
+    }
+
+    /// Makes those that are missing, of a link that has so many.
+    pub(super) fn dial(&mut self, now: u64, has: usize, link: &Arc<Link>) {
+        if now < self.pause {
+            return;
+        }
+        self.pause = 0;
+        while has + self.dialling < self.most {
+            self.dialling += 1;
+            let (lane, id, link) = (Lane(self.next), self.id, Arc::downgrade(link));
+            self.next += 1;
+            self.way.connect(move |outcome| {
+                let Some(link) = link.upgrade() else { return };
+                match outcome {
+                    Ok(by) => ask(&by, id, lane, &link),
+                    Err(_) => link.not_made(),
+                }
+            });
+        }
+    }
+
+    /// One that was being made is there.
+    pub(super) fn made(&mut self) {
+        self.dialling = self.dialling.saturating_sub(1);
+    }
+}
+
+/// Asks the other end to take a connection into a link.
+fn ask(by: &VLink, id: Id, lane: Lane, link: &Arc<Link>) {
+    say(by, &Greeting::Join(Some((id, lane))));
+    let link = Arc::downgrade(link);
+    hear(
+        by,
+        Box::new(move |by, answer| {
+            let Some(link) = link.upgrade() else { return };
+            match answer {
+                Ok(Greeting::Join(None)) => link.made(lane, by.clone()),
+                _ => link.not_made(),
+            }
+        }),
+    );
+}

@@ -1,0 +1,406 @@
+//! One end of a stacked link: the adapters, and the connections that carry what they make.
+//!
+//! Everything is done by [`Link::pump`], under one lock: by whoever reads or writes, by the handlers of the connections' reads and
+//! writes, and when a time has come that an adapter waits for. Reads of the connections are posted always, so that the other end learns
+//! what has come even while nobody here reads.
+
+use std::collections::BTreeMap;
+use std::mem;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use madrigal_adapters::contract::{Adapter, Broken, Lane, ONLY};
+use madrigal_base::locator::Locator;
+use madrigal_progress::bell::Bell;
+use madrigal_progress::engine::{Class, Engine, Next, Registration, Source, Work};
+use madrigal_sys::{Errno, time};
+
+use super::dial::Further;
+use crate::op::Handler;
+use crate::vlink::VLink;
+
+/// Bytes that are read from a connection, or given to one, at once.
+const MOVED: usize = 128 << 10;
+/// How long the end of a link waits for the other end to take anything of what was written.
+const LINGER: u64 = 10_000_000_000;
+
+/// One end, shared by its reader, its writer and the handlers of its connections.
+pub(super) struct Link {
+    pub(super) bell: Arc<Bell>,
+    pub(super) peer: Locator,
+    state: Mutex<State>,
+}
+
+/// What is guarded.
+pub(super) struct State {
+    pub(super) adapters: Box<dyn Adapter>,
+    lanes: BTreeMap<Lane, Carrier>,
+    /// Makes further connections; at the end that connected.
+    further: Option<Further>,
+    /// Why there is no link any more.
+    broken: Option<&'static str>,
+    /// The reader has found nothing more, the writer no room: a report is due when there is.
+    pub(super) reader_waits: bool,
+    pub(super) writer_waits: bool,
+    /// Nobody reads any more: what comes is dropped.
+    pub(super) is_deaf: bool,
+    closing: Option<Closing>,
+    timer: Option<Registration>,
+    /// The earliest time for which the timer is set.
+    set_for: u64,
+    pace: Pace,
+}
+
+/// The end of the link waits until everything written is there.
+struct Closing {
+    /// Who is woken then.
+    then: Arc<Registration>,
+    /// What the adapters held when the time began to run.
+    held: usize,
+    until: u64,
+}
+
+/// A connection of the link.
+struct Carrier {
+    link: VLink,
+    is_writing: bool,
+    is_reading: bool,
+    /// What came, and no adapter has taken.
+    rest: Vec<u8>,
+    /// Nothing more will come.
+    is_over: bool,
+}
+
+/// How fast the connections take bytes while there is something to be taken.
+#[derive(Default)]
+struct Pace {
+    since: u64,
+    bytes: u64,
+}
+
+impl Link {
+    /// A link over its first connection.
+    pub(super) fn new(
+        (engine, class): (&Arc<Engine>, Class),
+        adapters: Box<dyn Adapter>,
+        first: VLink,
+        further: Option<Further>,
+    ) -> Result<Arc<Self>, Errno> {
+        let state = State {
+            adapters,
+            lanes: BTreeMap::new(),
+            further,
+            broken: None,
+            reader_waits: true,
+            writer_waits: false,
+            is_deaf: false,
+            closing: None,
+            timer: None,
+            set_for: u64::MAX,
+            pace: Pace::default(),
+        };
+        let link =
+            Arc::new(Self { bell: Arc::new(Bell::new()?), peer: first.peer().clone(), state: Mutex::new(state) });
+        let timer = engine.register(class, None, Arc::new(Timer(Arc::downgrade(&link))))?;
+        link.lock().timer = Some(timer);
+        link.carry(ONLY, first);
+        Ok(link)
+    }
+
+    /// One more connection; nothing, where the link has it already, or is over.
+    pub(super) fn join(self: &Arc<Self>, lane: Lane, by: VLink) -> bool {
+        let mut state = self.lock();
+        let joins = state.is_alive() && state.adapters.add(time::now_ns(), lane).is_ok();
+        drop(state);
+        if joins {
+            self.carry(lane, by);
+        }
+        joins
+    }
+
+    /// A further connection was made.
+    pub(super) fn made(self: &Arc<Self>, lane: Lane, by: VLink) {
+        if let Some(further) = &mut self.lock().further {
+            further.made();
+        }
+        self.join(lane, by);
+    }
+
+    fn carry(self: &Arc<Self>, lane: Lane, link: VLink) {
+        let carrier = Carrier { link, is_writing: false, is_reading: false, rest: Vec::new(), is_over: false };
+        self.lock().lanes.insert(lane, carrier);
+        self.pump();
+    }
+
+    /// A connection that was to be made was not.
+    pub(super) fn not_made(self: &Arc<Self>) {
+        let mut state = self.lock();
+        if let Some(further) = &mut state.further {
+            further.not_made(time::now_ns());
+        }
+        drop(state);
+        self.pump();
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Moves everything as far as it goes, and wakes whoever waits for that.
+    pub(super) fn pump(self: &Arc<Self>) {
+        let mut state = self.lock();
+        let now = time::now_ns();
+        if state.adapters.deadline() <= now {
+            state.adapters.handle_time(now);
+        }
+        let mut gone = state.take_in(now, self);
+        state.give_out(now, self);
+        state.make_more(now, self);
+        gone.extend(state.end_if_broken());
+        state.set_timer(now);
+        let (wakes, finished) = (state.wakes(), state.finished(now));
+        drop(state);
+        // Closed without the lock: a read is posted, which has a handle of its own.
+        gone.iter().for_each(|link| drop(link.close()));
+        if wakes {
+            self.bell.ring();
+        }
+        if let Some(then) = finished {
+            then.wake();
+        }
+    }
+
+    /// Nothing more will be written. Whether everything is there, or will never be.
+    pub(super) fn finish(self: &Arc<Self>, then: &Arc<Registration>) -> bool {
+        let mut state = self.lock();
+        if state.closing.is_none() {
+            // What came and was not read is lost: the other end is to see no proper end.
+            if state.adapters.front().is_empty() {
+                state.adapters.finish();
+            }
+            state.closing = Some(Closing { then: Arc::clone(then), held: usize::MAX, until: 0 });
+        }
+        drop(state);
+        self.pump();
+        self.lock().is_finished(time::now_ns())
+    }
+
+    /// Ends the link at once.
+    pub(super) fn end(&self) {
+        let mut state = self.lock();
+        let lanes = mem::take(&mut state.lanes);
+        let further = state.further.take();
+        let timer = state.timer.take();
+        drop(state);
+        lanes.values().for_each(|carrier| drop(carrier.link.close()));
+        drop((further, timer));
+    }
+}
+
+impl State {
+    /// Whether a connection carries it.
+    pub(super) fn is_alive(&self) -> bool {
+        self.broken.is_none() && !self.lanes.is_empty()
+    }
+
+    /// Why there is no link any more, if the other end sent what it must not send.
+    pub(super) fn broken(&self) -> Option<&'static str> {
+        self.broken
+    }
+
+    /// Gives the adapters what came. Returns connections that have ended.
+    fn take_in(&mut self, now: u64, link: &Arc<Link>) -> Vec<VLink> {
+        let mut ended = Vec::new();
+        for (lane, carrier) in &mut self.lanes {
+            match self.adapters.receive(now, *lane, &carrier.rest) {
+                Ok(taken) => drop(carrier.rest.drain(..taken)),
+                Err(broken) => self.broken = self.broken.or(Some(what(&broken))),
+            }
+            if self.is_deaf {
+                drop_front(&mut *self.adapters);
+            }
+            if carrier.rest.is_empty() && carrier.is_over {
+                ended.push(*lane);
+            } else if carrier.rest.is_empty() && !carrier.is_reading {
+                carrier.is_reading = true;
+                read(&carrier.link, link, *lane);
+            }
+        }
+        ended.into_iter().filter_map(|lane| self.lose(lane)).collect()
+    }
+
+    /// A connection is gone.
+    fn lose(&mut self, lane: Lane) -> Option<VLink> {
+        self.adapters.remove(lane);
+        self.lanes.remove(&lane).map(|carrier| carrier.link)
+    }
+
+    /// Gives connections what the adapters have for them.
+    fn give_out(&mut self, now: u64, link: &Arc<Link>) {
+        let mut bytes = Vec::new();
+        for (lane, carrier) in &mut self.lanes {
+            while !carrier.is_writing {
+                bytes.clear();
+                self.adapters.transmit(now, *lane, MOVED, &mut bytes);
+                // A connection that failed is found out by its read.
+                let taken = carrier.link.write_now(&bytes).unwrap_or(0);
+                self.pace.took(taken);
+                if bytes.is_empty() {
+                    break;
+                }
+                if taken < bytes.len() {
+                    carrier.is_writing = true;
+                    self.pace.begin(now);
+                    write(&carrier.link, bytes.split_off(taken), link, *lane);
+                }
+            }
+        }
+    }
+
+    /// Makes connections that are wanted.
+    fn make_more(&mut self, now: u64, link: &Arc<Link>) {
+        let is_alive = self.is_alive() && self.closing.is_none();
+        if let Some(further) = self.further.as_mut().filter(|_| is_alive) {
+            further.dial(now, self.lanes.len(), link);
+        }
+    }
+
+    /// Where the other end sent what it must not send, all connections end.
+    fn end_if_broken(&mut self) -> Vec<VLink> {
+        let lanes = if self.broken.is_some() { mem::take(&mut self.lanes) } else { BTreeMap::new() };
+        lanes.into_values().map(|carrier| carrier.link).collect()
+    }
+
+    fn set_timer(&mut self, now: u64) {
+        let further = self.further.as_ref().map_or(u64::MAX, Further::deadline);
+        let closing = self.closing.as_ref().map_or(u64::MAX, |closing| closing.until);
+        let at = self.adapters.deadline().min(further).min(closing);
+        let is_set = self.set_for > now && self.set_for <= at;
+        if let Some(timer) = self.timer.as_ref().filter(|_| at < u64::MAX && at > now && !is_set) {
+            timer.wake_at(at);
+            self.set_for = at;
+        }
+    }
+
+    /// Whether something is to be reported.
+    fn wakes(&mut self) -> bool {
+        let alive = self.is_alive();
+        let reader = self.reader_waits && (self.is_readable() || !alive);
+        let writer = self.writer_waits && (self.adapters.room() > 0 || !alive);
+        self.reader_waits &= !reader;
+        self.writer_waits &= !writer;
+        reader || writer
+    }
+
+    /// Who waits for the end of the link, if that has come.
+    fn finished(&mut self, now: u64) -> Option<Arc<Registration>> {
+        let finished = self.is_finished(now);
+        self.closing.as_ref().filter(|_| finished).map(|closing| Arc::clone(&closing.then))
+    }
+
+    /// Whether a read gives bytes, or the end.
+    pub(super) fn is_readable(&self) -> bool {
+        !self.adapters.front().is_empty() || self.adapters.is_at_end()
+    }
+
+    /// Whether what was written is there, or nothing of it goes for long.
+    fn is_finished(&mut self, now: u64) -> bool {
+        let over = !self.is_alive() || self.adapters.is_flushed() && self.lanes.values().all(|lane| !lane.is_writing);
+        let held = self.adapters.held();
+        let Some(closing) = &mut self.closing else { return false };
+        if held < closing.held {
+            (closing.held, closing.until) = (held, now + LINGER);
+        }
+        over || now >= closing.until
+    }
+}
+
+impl Pace {
+    /// A connection has more than it can take.
+    fn begin(&mut self, now: u64) {
+        if self.since == 0 {
+            (self.since, self.bytes) = (now, 0);
+        }
+    }
+
+    fn took(&mut self, count: usize) {
+        self.bytes += count as u64;
+    }
+
+    /// Bytes a second, if enough of them were counted.
+    fn rate(&mut self, now: u64, is_busy: bool) -> Option<u64> {
+        let time = now.saturating_sub(self.since);
+        let enough = self.since > 0 && time > 10_000_000 && self.bytes >= MOVED as u64;
+        let rate = u128::from(self.bytes) * 1_000_000_000 / u128::from(time.max(1));
+        if enough || !is_busy {
+            (self.since, self.bytes) = (if is_busy { now } else { 0 }, 0);
+        }
+        enough.then(|| u64::try_from(rate).unwrap_or(u64::MAX))
+    }
+}
+
+fn drop_front(adapters: &mut dyn Adapter) {
+    while let count @ 1.. = adapters.front().len() {
+        adapters.consume(count);
+    }
+}
+
+/// Posts a read of a connection.
+fn read(by: &VLink, link: &Arc<Link>, lane: Lane) {
+    let link = Arc::clone(link);
+    let handler = Handler::new(move |_: &VLink, outcome: Result<crate::half::Filled, _>| {
+        let mut state = link.lock();
+        if let Some(carrier) = state.lanes.get_mut(&lane) {
+            carrier.is_reading = false;
+            match outcome {
+                Ok(filled) if filled.len > 0 => carrier.rest.extend_from_slice(filled.bytes()),
+                _ => carrier.is_over = true,
+            }
+        }
+        drop(state);
+        link.pump();
+    });
+    by.read_with(vec![0; MOVED], handler);
+}
+
+/// Posts a write of a connection.
+fn write(by: &VLink, bytes: Vec<u8>, link: &Arc<Link>, lane: Lane) {
+    let (link, count) = (Arc::clone(link), bytes.len());
+    let handler = Handler::new(move |_: &VLink, outcome: Result<Vec<u8>, _>| {
+        let (mut state, now) = (link.lock(), time::now_ns());
+        if let Some(carrier) = state.lanes.get_mut(&lane).filter(|_| outcome.is_ok()) {
+            carrier.is_writing = false;
+            let is_busy = state.lanes.values().any(|carrier| carrier.is_writing);
+            state.pace.took(count);
+            if let Some(rate) = state.pace.rate(now, is_busy) {
+                state.adapters.set_rate(rate);
+            }
+        }
+        drop(state);
+        link.pump();
+    });
+    by.write_with(bytes, handler);
+}
+
+/// In words that name the adapter.
+fn what(broken: &Broken) -> &'static str {
+    match broken {
+        Broken::Header { adapter: "adoc", .. } | Broken::Block { .. } => "its compressed blocks are none (adoc)",
+        _ => "its pieces are none of this link (stripe)",
+    }
+}
+
+/// Pumps a link when a time has come.
+struct Timer(Weak<Link>);
+
+impl Source for Timer {
+    fn work(&self, _budget: u32) -> Work {
+        if let Some(link) = self.0.upgrade() {
+            link.pump();
+        }
+        Work { count: 0, next: Next::Park }
+    }
+
+    fn arm(&self) -> bool {
+        false
+    }
+}

@@ -1,0 +1,195 @@
+//! The accepting end: connections that greet become links, or join one.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use madrigal_adapters::chain;
+use madrigal_adapters::contract::Lane;
+use madrigal_adapters::stack::{Offer, agree};
+use madrigal_base::error::{AcceptError, ListenError, Os};
+use madrigal_base::locator::Locator;
+use madrigal_progress::bell::Bell;
+use madrigal_progress::driver::{Connection, Driver, Listener, Place, Signal};
+use madrigal_progress::engine::Engine;
+use madrigal_sys::time;
+
+use super::dial::NO_ADAPTER;
+use super::ends;
+use super::greeting::{Greeting, Id, hear, say};
+use super::link::Link;
+use crate::acceptor::Acceptor;
+use crate::op::Handler;
+use crate::vlink::VLink;
+
+/// The most connections that have not greeted: where there are more, the oldest one is closed.
+const MOST_SILENT: usize = 64;
+/// One that has not greeted after this time is closed when another one comes.
+const PATIENCE: u64 = 10_000_000_000;
+
+/// Accepts the connections of links, and makes links of them.
+pub(super) struct Greeter {
+    engine: Arc<Engine>,
+    class: &'static str,
+    offer: Offer,
+    bell: Arc<Bell>,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Default)]
+struct Inner {
+    /// Links, or errors of the listener, that nobody has accepted.
+    ready: VecDeque<Result<Connection, AcceptError>>,
+    /// Links that more connections may join.
+    links: HashMap<Id, Weak<Link>>,
+    /// Connections that have not greeted, oldest first, and since when.
+    silent: VecDeque<(u64, VLink)>,
+    closed: bool,
+}
+
+impl Greeter {
+    pub(super) fn listen(
+        engine: &Arc<Engine>,
+        below: &'static dyn Driver,
+        (at, place): (&Locator, &Place),
+        offer: Offer,
+    ) -> Result<Ours, ListenError> {
+        let failed = |errno: madrigal_sys::Errno| ListenError::System { at: at.clone(), os: Os(errno.raw_os_error()) };
+        let bell = Arc::new(Bell::new().map_err(failed)?);
+        let acceptor = Acceptor::listen(engine, below, at, place)?;
+        let at = acceptor.locator().clone();
+        let (engine, class, inner) = (Arc::clone(engine), below.name(), Mutex::default());
+        let greeter = Arc::new(Self { engine, class, offer, bell, inner });
+        greeter.post(&acceptor);
+        Ok(Ours { greeter, acceptor, at })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes the next connection when it comes, and so on.
+    fn post(self: &Arc<Self>, acceptor: &Acceptor) {
+        let its = Arc::downgrade(self);
+        acceptor.accept_with(Handler::new(move |acceptor: &Acceptor, outcome: Result<VLink, AcceptError>| {
+            let Some(its) = its.upgrade() else { return };
+            match outcome {
+                Ok(link) => its.hear(&link),
+                Err(AcceptError::Closed { .. }) => return,
+                Err(error) => its.ready(Err(error)),
+            }
+            its.post(acceptor);
+        }));
+    }
+
+    fn ready(&self, outcome: Result<Connection, AcceptError>) {
+        self.lock().ready.push_back(outcome);
+        self.bell.ring();
+    }
+
+    fn hear(self: &Arc<Self>, link: &VLink) {
+        let (mut inner, now) = (self.lock(), time::now_ns());
+        if inner.closed {
+            return;
+        }
+        inner.silent.push_back((now, link.clone()));
+        let is_late = |(since, _): &(u64, VLink), count: usize| count > MOST_SILENT || since + PATIENCE < now;
+        let mut late = Vec::new();
+        while inner.silent.front().is_some_and(|front| is_late(front, inner.silent.len())) {
+            late.extend(inner.silent.pop_front());
+        }
+        drop(inner);
+        late.iter().for_each(|(_, link)| link.abort());
+        let its = Arc::downgrade(self);
+        hear(
+            link,
+            Box::new(move |link, greeting| {
+                if let Some(its) = its.upgrade() {
+                    its.greeted(link, greeting);
+                }
+            }),
+        );
+    }
+
+    fn greeted(&self, link: &VLink, greeting: Result<Greeting, String>) {
+        let mut inner = self.lock();
+        let before = inner.silent.len();
+        inner.silent.retain(|(_, silent)| silent.id() != link.id());
+        // One that was late is closed already.
+        let is_welcome = inner.silent.len() < before && !inner.closed;
+        drop(inner);
+        match greeting {
+            Ok(Greeting::Link(Some(id), offer)) if is_welcome => self.begin(link, id, &offer),
+            Ok(Greeting::Join(Some((id, lane)))) if is_welcome => self.join(link, id, lane),
+            Err(why) if is_welcome => refuse(link, why),
+            _ => link.abort(),
+        }
+    }
+
+    /// A new link, if both ends agree on what it is made of.
+    fn begin(&self, first: &VLink, id: Id, theirs: &Offer) {
+        let agreed = match agree(&self.offer, theirs) {
+            Ok(agreed) => agreed,
+            Err(refusal) => return refuse(first, refusal.to_string()),
+        };
+        let Some(adapters) = chain(&agreed.stack, time::now_ns) else { return refuse(first, NO_ADAPTER.to_owned()) };
+        // Connections that join may come as soon as the other end has the answer, and wait for this lock.
+        let mut inner = self.lock();
+        say(first, &Greeting::Link(None, self.offer.clone()));
+        let made = Link::new((&self.engine, self.engine.class(self.class)), adapters, first.clone(), None);
+        let Ok(link) = made else { return first.abort() };
+        inner.links.retain(|_, link| link.strong_count() > 0);
+        inner.links.insert(id, Arc::downgrade(&link));
+        drop(inner);
+        self.ready(Ok(ends::of(&link, first)));
+    }
+
+    fn join(&self, by: &VLink, id: Id, lane: Lane) {
+        let link = self.lock().links.get(&id).and_then(Weak::upgrade);
+        match link {
+            Some(link) => {
+                say(by, &Greeting::Join(None));
+                link.join(lane, by.clone());
+            }
+            None => refuse(by, "there is no such link".to_owned()),
+        }
+    }
+}
+
+/// Says why not, and closes.
+fn refuse(link: &VLink, why: String) {
+    say(link, &Greeting::No(why));
+    drop(link.close());
+}
+
+/// The listener, as its owner has it.
+pub(super) struct Ours {
+    greeter: Arc<Greeter>,
+    acceptor: Acceptor,
+    at: Locator,
+}
+
+impl Listener for Ours {
+    fn accept(&mut self) -> Result<Option<Connection>, AcceptError> {
+        self.greeter.lock().ready.pop_front().transpose()
+    }
+
+    fn locator(&self) -> &Locator {
+        &self.at
+    }
+
+    fn signal(&self) -> Arc<dyn Signal> {
+        Arc::clone(&self.greeter.bell) as Arc<dyn Signal>
+    }
+}
+
+impl Drop for Ours {
+    fn drop(&mut self) {
+        self.acceptor.close();
+        let mut inner = self.greeter.lock();
+        inner.closed = true;
+        let (ready, silent) = (std::mem::take(&mut inner.ready), std::mem::take(&mut inner.silent));
+        drop(inner);
+        silent.iter().for_each(|(_, link)| link.abort());
+        drop(ready);
+    }
+}
