@@ -23,9 +23,12 @@ impl Random {
     }
 }
 
+/// Makes an end of a new link.
+type Make = Box<dyn Fn() -> Box<dyn Adapter>>;
+
 /// Each adapter of the table, and each stack of several.
-fn all() -> Vec<(String, Box<dyn Fn() -> Box<dyn Adapter>>)> {
-    let mut all: Vec<(String, Box<dyn Fn() -> Box<dyn Adapter>>)> = Vec::new();
+fn all() -> Vec<(String, Make)> {
+    let mut all: Vec<(String, Make)> = Vec::new();
     for entry in ADAPTERS {
         all.push((entry.name.to_owned(), Box::new(entry.make)));
         let above = |name: &str| format!("{name}/{}(1)/tcp", entry.name).parse::<Stack>().ok();

@@ -44,7 +44,7 @@ impl Driver for Shm {
     fn usable(&self, place: &Place) -> Result<(), String> {
         directory::check(&place.directory)?;
         let made = madrigal_sys::mem::sealed_memfd(c"madrigal-probe", 4096);
-        made.map(|fd| drop(Fd::from(fd))).map_err(|errno| format!("no shared memory can be made: {}", os(errno)))
+        made.map(drop).map_err(|errno| format!("no shared memory can be made: {}", os(errno)))
     }
 
     fn address_for(&self, name: &str) -> Option<Locator> {

@@ -20,7 +20,7 @@ impl Shared {
     /// An arena of our own, to be handed to a peer.
     pub(super) fn create() -> Result<Self, Errno> {
         let (arena, fd) = Arena::create()?;
-        Ok(Self { arena, fd: Some(fd.into()) })
+        Ok(Self { arena, fd: Some(fd) })
     }
 
     /// A peer's arena.

@@ -51,7 +51,7 @@ impl MessageDriver for ShmMessages {
 
     fn usable(&self, _place: &Place) -> Result<(), String> {
         let made = madrigal_sys::mem::sealed_memfd(c"madrigal-probe", 4096);
-        made.map(|fd| drop(Fd::from(fd))).map_err(|errno| format!("no shared memory can be made: {}", sentence(errno)))
+        made.map(drop).map_err(|errno| format!("no shared memory can be made: {}", sentence(errno)))
     }
 
     fn open(&self, me: NodeId, _place: &Place) -> Result<Box<dyn Port>, String> {
