@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -33,13 +34,17 @@ class Stream:
 @contextmanager
 def watched(host: str, port: str) -> Iterator[list[Stream]]:
     """The host's connections from and to a port; the list is filled at the end."""
-    watcher = subprocess.Popen(words(host, "sh", "-c", WATCH, "watch", port, str(PAUSE)), stdout=subprocess.PIPE, text=True)
     found: list[Stream] = []
-    try:
-        yield found
-    finally:
-        watcher.terminate()
-        found.extend(parse(watcher.communicate()[0]))
+    # A pipe that nobody reads would be full soon.
+    with tempfile.TemporaryFile("w+") as output:
+        watcher = subprocess.Popen(words(host, "sh", "-c", WATCH, "watch", port, str(PAUSE)), stdout=output)
+        try:
+            yield found
+        finally:
+            watcher.terminate()
+            watcher.wait()
+            output.seek(0)
+            found.extend(parse(output.read()))
 
 
 def parse(text: str) -> list[Stream]:

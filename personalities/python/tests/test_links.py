@@ -15,7 +15,7 @@ from tree import WATCHDOG, environment, output, start
 
 import madrigal
 
-ADDRESSES = ("tcp://127.0.0.1:0", f"shm://python-{os.getpid()}", f"loopback://python-{os.getpid()}")
+ADDRESSES = ("tcp://127.0.0.1:0", f"shm://python-{os.getpid()}", f"loopback://python-{os.getpid()}", "adoc/stripe(2)/tcp://127.0.0.1:0")
 
 
 class Pair:
@@ -58,6 +58,20 @@ class Links(unittest.TestCase):
                 self.assertEqual(pair.client.write(sent), 10_000_000)
                 reader.join(WATCHDOG)
                 self.assertEqual(got, sent)
+
+    def test_both_ends_have_the_same_stack_or_there_is_no_link(self) -> None:
+        with madrigal.Runtime() as runtime:
+            acceptor = runtime.listen("adoc/tcp://127.0.0.1:0")
+            at = acceptor.address.removeprefix("adoc/")
+            self.assertTrue(at.startswith("tcp://"), at)
+            for stack, why in (("stripe(2)", "wanted by one end only"), ("adoc/stripe(2)", "`stripe(2)` is wanted by one end only")):
+                with self.assertRaises(madrigal.Error) as told:
+                    runtime.connect(f"{stack}/{at}", timeout=WATCHDOG)
+                self.assertIn(why, str(told.exception))
+            for address, why in (("adoc/adoc/tcp://127.0.0.1:1", "twice"), ("tls/tcp://127.0.0.1:1", "daemons")):
+                with self.assertRaises(madrigal.Error) as told:
+                    runtime.connect(address, timeout=WATCHDOG)
+                self.assertIn(why, str(told.exception))
 
     def test_a_write_that_nobody_reads_says_how_much_was_taken(self) -> None:
         with Pair(ADDRESSES[1]) as pair:

@@ -211,12 +211,15 @@ impl State {
     fn take_in(&mut self, now: u64, link: &Arc<Link>) -> Vec<VLink> {
         let mut ended = Vec::new();
         for (lane, carrier) in &mut self.lanes {
-            match self.adapters.receive(now, *lane, &carrier.rest) {
-                Ok(taken) => drop(carrier.rest.drain(..taken)),
-                Err(broken) => self.broken = self.broken.or(Some(what(&broken))),
-            }
-            if self.is_deaf {
-                drop_front(&mut *self.adapters);
+            loop {
+                match self.adapters.receive(now, *lane, &carrier.rest) {
+                    Ok(taken) => drop(carrier.rest.drain(..taken)),
+                    Err(broken) => self.broken = self.broken.or(Some(what(&broken))),
+                }
+                // What is dropped makes room for the rest.
+                if !self.is_deaf || self.broken.is_some() || !drop_front(&mut *self.adapters) {
+                    break;
+                }
             }
             if carrier.rest.is_empty() && carrier.is_over {
                 ended.push(*lane);
@@ -338,10 +341,13 @@ impl Pace {
     }
 }
 
-fn drop_front(adapters: &mut dyn Adapter) {
+/// Drops what can be read; whether there was anything.
+fn drop_front(adapters: &mut dyn Adapter) -> bool {
+    let some = !adapters.front().is_empty();
     while let count @ 1.. = adapters.front().len() {
         adapters.consume(count);
     }
+    some
 }
 
 /// Posts a read of a connection.

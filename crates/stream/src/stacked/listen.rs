@@ -23,6 +23,8 @@ use crate::vlink::VLink;
 
 /// The most connections that have not greeted: where there are more, the oldest one is closed.
 const MOST_SILENT: usize = 64;
+/// The most links that nobody has accepted: then no connection is taken, as a kernel does it.
+const MOST_READY: usize = 128;
 /// One that has not greeted after this time is closed when another one comes.
 const PATIENCE: u64 = 10_000_000_000;
 
@@ -43,6 +45,8 @@ struct Inner {
     links: HashMap<Id, Weak<Link>>,
     /// Connections that have not greeted, oldest first, and since when.
     silent: VecDeque<(u64, VLink)>,
+    /// No accept is posted, for there are too many.
+    paused: bool,
     closed: bool,
 }
 
@@ -77,7 +81,13 @@ impl Greeter {
                 Err(AcceptError::Closed { .. }) => return,
                 Err(error) => its.ready(Err(error)),
             }
-            its.post(acceptor);
+            let mut inner = its.lock();
+            inner.paused = inner.ready.len() >= MOST_READY;
+            let goes_on = !inner.paused;
+            drop(inner);
+            if goes_on {
+                its.post(acceptor);
+            }
         }));
     }
 
@@ -170,7 +180,14 @@ pub(super) struct Ours {
 
 impl Listener for Ours {
     fn accept(&mut self) -> Result<Option<Connection>, AcceptError> {
-        self.greeter.lock().ready.pop_front().transpose()
+        let mut inner = self.greeter.lock();
+        let front = inner.ready.pop_front();
+        let goes_on = std::mem::take(&mut inner.paused);
+        drop(inner);
+        if goes_on {
+            self.greeter.post(&self.acceptor);
+        }
+        front.transpose()
     }
 
     fn locator(&self) -> &Locator {
