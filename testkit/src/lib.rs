@@ -4,6 +4,7 @@
 //! * [`endpoints`]: the promises of `Endpoint`, over any `MessageDriver`, [awkward] ones included;
 //! * [`drivers`]: the contracts of `progress::driver`, for any `Driver`;
 //! * [`ports`]: the contract of `progress::message`, for any `MessageDriver`;
+//! * [`stacked`]: the same with each stack of adapters; [`flaky`]: over connections that break;
 //! * [`vlinks`]: the promises of `VLink`, over any driver; [`withdrawn`]: of its operations that are taken back.
 //!
 //! A suite is a list of trials. To run it over a driver is one line, and over the table none at all: the tests in `tests/` take
@@ -17,6 +18,7 @@ pub mod flaky;
 pub mod hosts;
 pub mod noise;
 pub mod ports;
+pub mod stacked;
 pub mod vlinks;
 pub mod watchdog;
 pub mod withdrawn;
@@ -44,24 +46,6 @@ pub fn trials<C: 'static>(
     drivers.iter().flat_map(|driver| cases.iter().map(move |case| trial(*driver, case))).collect()
 }
 
-/// The same for links with adapters: every stack that links of programs can have, over each driver; trials are named `STACK/DRIVER::CASE`.
-pub fn stacked_trials(drivers: &[&'static dyn Driver], cases: &'static [Case<vlinks::Context>]) -> Vec<Trial> {
-    let all = drivers.iter().flat_map(|driver| STACKS.iter().map(|above| (*driver, *above)));
-    let of = |(driver, above): (&'static dyn Driver, &'static str)| {
-        let stack = format!("{above}/tcp").parse().expect("a stack");
-        let name = format!("{above}/{}", driver.name());
-        let made = |case| {
-            let stack = Clone::clone(&stack);
-            trial(&name, case, None, move || vlinks::stacked(driver, Some(stack)))
-        };
-        cases.iter().map(made).collect::<Vec<_>>()
-    };
-    all.flat_map(of).collect()
-}
-
-/// What stands above the driver in those stacks.
-const STACKS: &[&str] = &["adoc", "stripe(1)", "stripe(4)", "adoc/stripe(3)"];
-
 /// The same for drivers of messages; trials of a driver that cannot be used here are ignored, with the reason.
 pub fn message_trials<C: 'static>(
     drivers: &[&'static dyn MessageDriver],
@@ -75,7 +59,7 @@ pub fn message_trials<C: 'static>(
     drivers.iter().flat_map(|driver| of(*driver)).collect()
 }
 
-fn trial<C: 'static>(
+pub(crate) fn trial<C: 'static>(
     driver: &str,
     case: &'static Case<C>,
     lacks: Option<String>,

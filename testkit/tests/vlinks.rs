@@ -1,13 +1,13 @@
 //! The VLink suite over the table, plain and with each stack of adapters; and over connections that break.
 
-use madrigal_testkit::{flaky, stacked_trials, tidy, trials, vlinks, withdrawn};
+use madrigal_testkit::{flaky, stacked, tidy, trials, vlinks, withdrawn};
 
 fn main() {
     let arguments = libtest_mimic::Arguments::from_args();
     let mut all = trials(madrigal::DRIVERS, vlinks::CASES, vlinks::context);
     all.extend(trials(madrigal::DRIVERS, withdrawn::CASES, vlinks::context));
-    all.extend(stacked_trials(madrigal::DRIVERS, vlinks::CASES));
-    all.extend(stacked_trials(madrigal::DRIVERS, withdrawn::CASES));
+    all.extend(stacked::trials(madrigal::DRIVERS, vlinks::CASES));
+    all.extend(stacked::trials(madrigal::DRIVERS, withdrawn::CASES));
     all.extend(trials(madrigal::DRIVERS, flaky::CASES, |driver| driver));
     let conclusion = libtest_mimic::run(&arguments, all);
     tidy();

@@ -1,8 +1,7 @@
 //! The adapters of a stack as one: what an upper one makes of the link's bytes is the link of the one below it.
 
-use crate::contract::{Adapter, Broken, Lane, ONLY};
+use crate::contract::{Adapter, AddError, Broken, Lane, ONLY};
 use crate::stack::{Element, Stack};
-use crate::stripe::AddError;
 use crate::{ADAPTERS, Entry};
 
 /// Bytes that go from one adapter to the next at once.

@@ -4,8 +4,6 @@
 //! show the block by [`Adapter::front`] once that is consumed; or it leaves that byte untaken until then. A call without bytes is always
 //! allowed: it reports what [`Adapter::consume`] may have found wrong.
 
-use crate::stripe::AddError;
-
 /// A stream below an adapter. Both ends call it by the same number, and no number is used twice on one link.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Lane(pub u32);
@@ -67,6 +65,21 @@ pub trait Adapter: Send {
 
     /// Bytes of memory for what is unsent, unacknowledged or unread.
     fn held(&self) -> usize;
+}
+
+/// Why a stream was not added.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AddError {
+    /// There is one of that number.
+    #[error("the link has a stream {} already", .0.0)]
+    Twice(Lane),
+    /// There are too many.
+    #[error("the link has as many streams as it may have")]
+    Many,
+    /// Its number is too large.
+    #[error("{} is no number of a stream", .0.0)]
+    Number(Lane),
 }
 
 /// Why a link cannot go on: what its peer sent.

@@ -23,7 +23,6 @@ use madrigal_base::ids::Reach;
 use madrigal_base::locator::Locator;
 use madrigal_base::network::Network;
 
-use crate::engine::Registration;
 use crate::wait::Peer;
 
 /// What a driver knows of the place where it runs.
@@ -196,6 +195,9 @@ pub trait ByteRx: Watched {
     fn read(&mut self, buf: &mut [u8]) -> Result<Read, ReadError>;
 }
 
+/// What is called, on any thread that runs the engine or uses the other end, when what was waited for has come. It does not block.
+pub type Waker = Arc<dyn Fn() + Send + Sync>;
+
 /// The writing end of a stream of bytes.
 pub trait ByteTx: Watched {
     /// Takes bytes from the front of `bufs`, as many as there is room for. Does not block. The buffers are the caller's again when it
@@ -203,8 +205,8 @@ pub trait ByteTx: Watched {
     fn write(&mut self, bufs: &[IoSlice<'_>]) -> Result<Wrote, WriteError>;
 
     /// Nothing more will be written, and nothing read. Whether this end can be dropped now without losing what was written; if not, `then`
-    /// is woken when it can. Does not block.
-    fn finish(&mut self, _then: &Arc<Registration>) -> bool {
+    /// is called when it can. Does not block.
+    fn finish(&mut self, _then: &Waker) -> bool {
         true
     }
 

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use madrigal_base::error::Os;
 use madrigal_base::ids::LinkId;
 use madrigal_base::locator::Locator;
-use madrigal_progress::driver::Signal;
+use madrigal_progress::driver::{Signal, Waker};
 use madrigal_progress::engine::{Class, Engine, Next, Registration, Source, Work};
 
 use crate::adapter::Stream;
@@ -139,15 +139,16 @@ impl Core {
         drop((gone, closer));
     }
 
-    /// What is woken when the end of the writing side lets go.
-    fn closer(&self) -> Option<Arc<Registration>> {
+    /// What is called when the end of the writing side lets go.
+    fn closer(&self) -> Option<Waker> {
         let mut end = self.lock_end();
         if end.closer.is_none() {
             let source = Arc::new(Closer(Weak::clone(&self.own)));
             end.closer = self.engine.register(self.class, None, source).ok().map(Arc::new);
             self.engine.lingering().fetch_add(usize::from(end.closer.is_some()), Ordering::Relaxed);
         }
-        end.closer.clone()
+        let closer = end.closer.clone()?;
+        Some(Arc::new(move || closer.wake()))
     }
 
     fn lock_end(&self) -> MutexGuard<'_, End> {

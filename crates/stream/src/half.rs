@@ -7,8 +7,7 @@ use std::sync::Arc;
 
 use madrigal_base::error::{ReadError, WriteError};
 use madrigal_base::locator::Locator;
-use madrigal_progress::driver::{ByteRx, ByteTx, Read, Signal, Watched, Wrote};
-use madrigal_progress::engine::Registration;
+use madrigal_progress::driver::{ByteRx, ByteTx, Read, Signal, Waker, Watched, Wrote};
 
 use crate::buffer::Buffer;
 use crate::lane::{Completed, Half, Queue};
@@ -225,8 +224,8 @@ impl Tx {
         self.out.write(&[IoSlice::new(buf)])
     }
 
-    /// Whether nothing is lost when our side is closed now. `then`: what is woken when that is so.
-    pub(crate) fn is_flushed(&mut self, then: impl FnOnce() -> Option<Arc<Registration>>) -> bool {
+    /// Whether nothing is lost when our side is closed now. `then`: what is called when that is so.
+    pub(crate) fn is_flushed(&mut self, then: impl FnOnce() -> Option<Waker>) -> bool {
         let lingers = !self.aborted && self.out.failed.is_none();
         let Some(end) = self.out.end.as_mut().filter(|end| lingers && end.lingers()) else { return true };
         then().is_none_or(|then| end.finish(&then))

@@ -25,25 +25,10 @@ use wire::{Header, LANES};
 
 pub use limits::{Limits, MOST_STREAMS};
 
-use crate::contract::{Adapter, Broken, Lane};
+use crate::contract::{Adapter, AddError, Broken, Lane};
 
 /// The most streams, those that are about to go included.
 pub const MOST_LANES: usize = 2 * MOST_STREAMS as usize;
-
-/// Why a stream was not added.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum AddError {
-    /// There is one of that number.
-    #[error("the link has a stream {} already", .0.0)]
-    Twice(Lane),
-    /// There are too many.
-    #[error("the link has {MOST_LANES} streams, and gets no more")]
-    Many,
-    /// Its number is too large.
-    #[error("{} is no number of a stream: the largest is {}", .0.0, LANES - 1)]
-    Number(Lane),
-}
 
 /// One end of a link over several streams.
 #[derive(Debug)]

@@ -4,9 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
-use madrigal_adapters::contract::{Adapter as _, Lane, ONLY};
+use madrigal_adapters::contract::{Adapter as _, AddError, Lane, ONLY};
 use madrigal_adapters::stripe::count::{Congestion, StreamCount, StreamSample};
-use madrigal_adapters::stripe::{AddError, Limits, Stripe};
+use madrigal_adapters::stripe::{Limits, Stripe};
 use madrigal_sys::tcp;
 
 use crate::link::measured::Carried;

@@ -14,7 +14,7 @@ use madrigal_sys::{process, time};
 
 use super::ends;
 use super::greeting::{Greeting, Id, hear, say};
-use super::link::Link;
+use super::link::{Further, Link};
 use crate::connect::{Attempting, connect_with};
 use crate::op::Handler;
 use crate::vlink::VLink;
@@ -118,8 +118,9 @@ fn make(way: &Way, id: Id, (ours, theirs): (&Offer, &Offer), first: &VLink) -> R
     let agreed = agree(ours, theirs).map_err(|refusal| refusal.to_string())?;
     let adapters = chain(&agreed.stack, time::now_ns).ok_or(NO_ADAPTER)?;
     let most = usize::from(agreed.stack.streams().unwrap_or(1));
-    let further = Further { way: way.clone(), id, most, dialling: 0, next: 1, pause: 0 };
-    let link = Link::new((&way.engine, way.engine.class(way.below.name())), adapters, first.clone(), Some(further));
+    let further = Missing { way: way.clone(), id, most, dialling: 0, next: 1, pause: 0 };
+    let link =
+        Link::new((&way.engine, way.engine.class(way.below.name())), adapters, first.clone(), Some(Box::new(further)));
     link.map(|link| ends::of(&link, first)).map_err(|errno| errno.to_string())
 }
 
@@ -153,7 +154,7 @@ impl Drop for Ours {
 }
 
 /// The connections of a link beside its first one: as many as were agreed on, and new ones for those that are lost.
-pub(super) struct Further {
+struct Missing {
     way: Way,
     id: Id,
     most: usize,
@@ -165,20 +166,17 @@ pub(super) struct Further {
     pause: u64,
 }
 
-impl Further {
-    /// When [`Further::dial`] may do something that it has not done now; never: `u64::MAX`.
-    pub(super) fn deadline(&self) -> u64 {
+impl Further for Missing {
+    fn deadline(&self) -> u64 {
         if self.pause > 0 { self.pause } else { u64::MAX }
     }
 
-    /// One of them was not made.
-    pub(super) fn not_made(&mut self, now: u64) {
+    fn not_made(&mut self, now: u64) {
         self.dialling = self.dialling.saturating_sub(1);
         self.pause = now + PAUSE;
     }
 
-    /// Makes those that are missing, of a link that has so many.
-    pub(super) fn dial(&mut self, now: u64, has: usize, link: &Arc<Link>) {
+    fn dial(&mut self, now: u64, has: usize, link: &Arc<Link>) {
         if now < self.pause {
             return;
         }
@@ -197,8 +195,7 @@ impl Further {
         }
     }
 
-    /// One that was being made is there.
-    pub(super) fn made(&mut self) {
+    fn made(&mut self) {
         self.dialling = self.dialling.saturating_sub(1);
     }
 }

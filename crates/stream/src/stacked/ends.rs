@@ -4,8 +4,7 @@ use std::io::IoSlice;
 use std::sync::Arc;
 
 use madrigal_base::error::{ReadError, WriteError};
-use madrigal_progress::driver::{ByteRx, ByteTx, Connection, Ends, Read, Signal, Watched, Wrote};
-use madrigal_progress::engine::Registration;
+use madrigal_progress::driver::{ByteRx, ByteTx, Connection, Ends, Read, Signal, Waker, Watched, Wrote};
 
 use super::link::Link;
 use crate::vlink::VLink;
@@ -96,7 +95,7 @@ impl ByteTx for Tx {
         Ok(if is_short && taken == 0 { Wrote::WouldBlock } else { Wrote::Bytes(taken) })
     }
 
-    fn finish(&mut self, then: &Arc<Registration>) -> bool {
+    fn finish(&mut self, then: &Waker) -> bool {
         self.0.finish(then)
     }
 

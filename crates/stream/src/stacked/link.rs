@@ -11,10 +11,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use madrigal_adapters::contract::{Adapter, Broken, Lane, ONLY};
 use madrigal_base::locator::Locator;
 use madrigal_progress::bell::Bell;
+use madrigal_progress::driver::Waker;
 use madrigal_progress::engine::{Class, Engine, Next, Registration, Source, Work};
 use madrigal_sys::{Errno, time};
 
-use super::dial::Further;
 use crate::op::Handler;
 use crate::vlink::VLink;
 
@@ -35,7 +35,7 @@ pub(super) struct State {
     pub(super) adapters: Box<dyn Adapter>,
     lanes: BTreeMap<Lane, Carrier>,
     /// Makes further connections; at the end that connected.
-    further: Option<Further>,
+    further: Option<Box<dyn Further>>,
     /// Why there is no link any more.
     broken: Option<&'static str>,
     /// The reader has found nothing more, the writer no room: a report is due when there is.
@@ -50,10 +50,25 @@ pub(super) struct State {
     pace: Pace,
 }
 
+/// Makes the connections of a link beside its first one.
+pub(super) trait Further: Send {
+    /// Makes those that are missing, of a link that has so many. Called with the link locked.
+    fn dial(&mut self, now: u64, has: usize, link: &Arc<Link>);
+
+    /// One that was being made is there.
+    fn made(&mut self);
+
+    /// One of them was not made.
+    fn not_made(&mut self, now: u64);
+
+    /// When [`Further::dial`] may do something that it has not done now; never: `u64::MAX`.
+    fn deadline(&self) -> u64;
+}
+
 /// The end of the link waits until everything written is there.
 struct Closing {
-    /// Who is woken then.
-    then: Arc<Registration>,
+    /// What is called then.
+    then: Waker,
     /// What the adapters held when the time began to run.
     held: usize,
     until: u64,
@@ -83,7 +98,7 @@ impl Link {
         (engine, class): (&Arc<Engine>, Class),
         adapters: Box<dyn Adapter>,
         first: VLink,
-        further: Option<Further>,
+        further: Option<Box<dyn Further>>,
     ) -> Result<Arc<Self>, Errno> {
         let state = State {
             adapters,
@@ -165,12 +180,12 @@ impl Link {
             self.bell.ring();
         }
         if let Some(then) = finished {
-            then.wake();
+            then();
         }
     }
 
     /// Nothing more will be written. Whether everything is there, or will never be.
-    pub(super) fn finish(self: &Arc<Self>, then: &Arc<Registration>) -> bool {
+    pub(super) fn finish(self: &Arc<Self>, then: &Waker) -> bool {
         let mut state = self.lock();
         if state.closing.is_none() {
             // What came and was not read is lost: the other end is to see no proper end.
@@ -274,7 +289,7 @@ impl State {
     }
 
     fn set_timer(&mut self, now: u64) {
-        let further = self.further.as_ref().map_or(u64::MAX, Further::deadline);
+        let further = self.further.as_ref().map_or(u64::MAX, |further| further.deadline());
         let closing = self.closing.as_ref().map_or(u64::MAX, |closing| closing.until);
         let at = self.adapters.deadline().min(further).min(closing);
         let is_set = self.set_for > now && self.set_for <= at;
@@ -295,7 +310,7 @@ impl State {
     }
 
     /// Who waits for the end of the link, if that has come.
-    fn finished(&mut self, now: u64) -> Option<Arc<Registration>> {
+    fn finished(&mut self, now: u64) -> Option<Waker> {
         let finished = self.is_finished(now);
         self.closing.as_ref().filter(|_| finished).map(|closing| Arc::clone(&closing.then))
     }
