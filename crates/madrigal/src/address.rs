@@ -77,7 +77,7 @@ mod tests {
             ("stripe(99)/tcp://10.1.0.2:9000", "`stripe(99)`"),
             ("stripe(2)/adoc/tcp://10.1.0.2:9000", "`adoc` below `stripe`"),
             ("nosuch/tcp://10.1.0.2:9000", "`nosuch`"),
-            ("adoc/tcp://10.1.0.2", "numeric ADDRESS:PORT"),
+            ("adoc/tcp://10.1.0.2:x", "numeric ADDRESS:PORT"),
         ] {
             let told = text.parse::<Address>().expect_err(text).to_string();
             assert!(told.contains(why), "{text}: {told}");

@@ -19,8 +19,8 @@ use crate::connect::{Attempting, connect_with};
 use crate::op::Handler;
 use crate::vlink::VLink;
 
-/// The pause after a further connection could not be made.
-const PAUSE: u64 = 1_000_000_000;
+/// The pause after a further connection could not be made; twice as long each time, up to the second one.
+const PAUSES: (u64, u64) = (1_000_000_000, 60_000_000_000);
 
 /// Both ends insist on a stack that has one.
 pub(super) const NO_ADAPTER: &str = "the stack has no adapter";
@@ -118,7 +118,7 @@ fn make(way: &Way, id: Id, (ours, theirs): (&Offer, &Offer), first: &VLink) -> R
     let agreed = agree(ours, theirs).map_err(|refusal| refusal.to_string())?;
     let adapters = chain(&agreed.stack, time::now_ns).ok_or(NO_ADAPTER)?;
     let most = usize::from(agreed.stack.streams().unwrap_or(1));
-    let further = Missing { way: way.clone(), id, most, dialling: 0, next: 1, pause: 0 };
+    let further = Missing { way: way.clone(), id, most, dialling: 0, next: 1, pause: 0, wait: PAUSES.0 };
     let link =
         Link::new((&way.engine, way.engine.class(way.below.name())), adapters, first.clone(), Some(Box::new(further)));
     link.map(|link| ends::of(&link, first)).map_err(|errno| errno.to_string())
@@ -164,6 +164,8 @@ struct Missing {
     next: u32,
     /// None is made before this time.
     pause: u64,
+    /// The length of the next pause.
+    wait: u64,
 }
 
 impl Further for Missing {
@@ -173,7 +175,8 @@ impl Further for Missing {
 
     fn not_made(&mut self, now: u64) {
         self.dialling = self.dialling.saturating_sub(1);
-        self.pause = now + PAUSE;
+        self.pause = now + self.wait;
+        self.wait = (2 * self.wait).min(PAUSES.1);
     }
 
     fn dial(&mut self, now: u64, has: usize, link: &Arc<Link>) {
@@ -197,6 +200,7 @@ impl Further for Missing {
 
     fn made(&mut self) {
         self.dialling = self.dialling.saturating_sub(1);
+        self.wait = PAUSES.0;
     }
 }
 

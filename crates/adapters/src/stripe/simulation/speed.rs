@@ -135,7 +135,7 @@ fn a_rate_that_changes_tenfold_is_followed_within_two_seconds() {
 /// Whatever second stream there is, however small the window: no slower than the better one alone.
 #[test]
 fn a_bad_stream_never_makes_a_good_one_slower() {
-    let bytes = 16_000_000;
+    let bytes = 32_000_000;
     for window in [256 << 10, 2 << 20, 16 << 20] {
         for fast in [Kind::new(20, 20), Kind::new(100, 60)] {
             let alone = transfer(&[fast], bytes, window);
