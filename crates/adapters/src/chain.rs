@@ -7,15 +7,17 @@ use crate::{ADAPTERS, Entry};
 /// Bytes that go from one adapter to the next at once.
 const MOVED: usize = 64 << 10;
 
-/// The adapters of a stack, over the stream [`ONLY`]; nothing where it has none. `clock`: nanoseconds, by which they learn what a processor
-/// does in a time.
+/// The adapters of a stack, over the stream [`ONLY`]; nothing where it has none. `clock`: nanoseconds, by which each of several is told how
+/// long it took; one alone is told by its driver, as ever.
 pub fn chain(stack: &Stack, clock: fn() -> u64) -> Option<Box<dyn Adapter>> {
     let mut below: Option<Box<dyn Adapter>> = None;
     for entry in stack.elements().iter().rev().filter_map(|element| entry(*element)) {
-        let upper = Timed { adapter: (entry.make)(), clock };
+        let upper = (entry.make)();
         below = Some(match below {
-            Some(lower) => Box::new(Over { upper, lower, bytes: Vec::new(), now: 0, passed: false, broken: None }),
-            None => Box::new(upper),
+            Some(lower) => {
+                Box::new(Over { upper, lower, clock, bytes: Vec::new(), now: 0, passed: false, broken: None })
+            }
+            None => upper,
         });
     }
     below
@@ -26,83 +28,19 @@ fn entry(element: Element) -> Option<&'static Entry> {
     ADAPTERS.iter().find(|entry| entry.name == element.name())
 }
 
-/// An adapter that is told how long it took.
-struct Timed {
-    adapter: Box<dyn Adapter>,
-    clock: fn() -> u64,
-}
-
-impl Adapter for Timed {
-    fn add(&mut self, now: u64, lane: Lane) -> Result<(), AddError> {
-        self.adapter.add(now, lane)
-    }
-
-    fn remove(&mut self, lane: Lane) {
-        self.adapter.remove(lane);
-    }
-
-    fn room(&self) -> usize {
-        self.adapter.room()
-    }
-
-    fn write(&mut self, bytes: &[u8]) -> usize {
-        self.adapter.write(bytes)
-    }
-
-    fn finish(&mut self) {
-        self.adapter.finish();
-    }
-
-    fn transmit(&mut self, now: u64, lane: Lane, room: usize, out: &mut Vec<u8>) {
-        let begun = (self.clock)();
-        self.adapter.transmit(now, lane, room, out);
-        self.adapter.took((self.clock)().saturating_sub(begun));
-    }
-
-    fn receive(&mut self, now: u64, lane: Lane, bytes: &[u8]) -> Result<usize, Broken> {
-        let begun = (self.clock)();
-        let taken = self.adapter.receive(now, lane, bytes);
-        self.adapter.took((self.clock)().saturating_sub(begun));
-        taken
-    }
-
-    fn front(&self) -> &[u8] {
-        self.adapter.front()
-    }
-
-    fn consume(&mut self, count: usize) {
-        self.adapter.consume(count);
-    }
-
-    fn is_at_end(&self) -> bool {
-        self.adapter.is_at_end()
-    }
-
-    fn is_flushed(&self) -> bool {
-        self.adapter.is_flushed()
-    }
-
-    fn set_rate(&mut self, rate: u64) {
-        self.adapter.set_rate(rate);
-    }
-
-    fn deadline(&self) -> u64 {
-        self.adapter.deadline()
-    }
-
-    fn handle_time(&mut self, now: u64) {
-        self.adapter.handle_time(now);
-    }
-
-    fn held(&self) -> usize {
-        self.adapter.held()
-    }
+/// Makes a call of an adapter, and tells it how long that took.
+fn timed<T>(clock: fn() -> u64, adapter: &mut dyn Adapter, call: impl FnOnce(&mut dyn Adapter) -> T) -> T {
+    let begun = clock();
+    let result = call(adapter);
+    adapter.took(clock().saturating_sub(begun));
+    result
 }
 
 /// An adapter whose one stream is the link of another.
 struct Over {
-    upper: Timed,
+    upper: Box<dyn Adapter>,
     lower: Box<dyn Adapter>,
+    clock: fn() -> u64,
     /// On their way from the upper to the lower one; empty between two calls.
     bytes: Vec<u8>,
     now: u64,
@@ -118,7 +56,8 @@ impl Over {
         loop {
             let room = self.lower.room().min(MOVED);
             if room > 0 {
-                self.upper.transmit(self.now, ONLY, room, &mut self.bytes);
+                let (now, bytes) = (self.now, &mut self.bytes);
+                timed(self.clock, &mut *self.upper, |upper| upper.transmit(now, ONLY, room, bytes));
             }
             if self.bytes.is_empty() {
                 break;
@@ -136,7 +75,10 @@ impl Over {
     fn pull(&mut self) -> Result<(), Broken> {
         loop {
             let front = self.lower.front();
-            let taken = if front.is_empty() { 0 } else { self.upper.receive(self.now, ONLY, front)? };
+            if front.is_empty() {
+                return Ok(());
+            }
+            let taken = timed(self.clock, &mut *self.upper, |upper| upper.receive(self.now, ONLY, front))?;
             if taken == 0 {
                 return Ok(());
             }
@@ -170,7 +112,7 @@ impl Adapter for Over {
     fn transmit(&mut self, now: u64, lane: Lane, room: usize, out: &mut Vec<u8>) {
         self.now = now;
         self.push();
-        self.lower.transmit(now, lane, room, out);
+        timed(self.clock, &mut *self.lower, |lower| lower.transmit(now, lane, room, out));
     }
 
     fn receive(&mut self, now: u64, lane: Lane, bytes: &[u8]) -> Result<usize, Broken> {
@@ -180,7 +122,8 @@ impl Adapter for Over {
         }
         let mut taken = 0;
         loop {
-            let count = self.lower.receive(now, lane, bytes.get(taken..).unwrap_or_default())?;
+            let rest = bytes.get(taken..).unwrap_or_default();
+            let count = timed(self.clock, &mut *self.lower, |lower| lower.receive(now, lane, rest))?;
             self.pull()?;
             taken += count;
             if count == 0 || taken == bytes.len() {

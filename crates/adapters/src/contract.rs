@@ -82,6 +82,22 @@ pub enum AddError {
     Number(Lane),
 }
 
+impl Broken {
+    /// The name of the adapter whose peer that is.
+    pub fn adapter(&self) -> &'static str {
+        match self {
+            Self::Header { adapter, .. } => adapter,
+            Self::Block { .. } => "adoc",
+            Self::Credit { .. }
+            | Self::End { .. }
+            | Self::Unsent { .. }
+            | Self::Holes(_)
+            | Self::Lane(_)
+            | Self::Retired(_) => "stripe",
+        }
+    }
+}
+
 /// Why a link cannot go on: what its peer sent.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]

@@ -48,8 +48,7 @@ pub fn vlink(method: &str, size: usize, iterations: u32) -> Result<Report, PerfE
     let unfit = || PerfError::Method { method: method.to_owned() };
     let runtime = Runtime::with_settings(&Settings::default())?;
     let name = format!("perf-{}-{:x}", process::own_pid(), process::random() as u32);
-    let (above, driver) =
-        method.rsplit_once('/').map_or(("", method), |(_, driver)| method.split_at(method.len() - driver.len()));
+    let (above, driver) = method.split_at(method.rfind('/').map_or(0, |at| at + 1));
     let driver = madrigal_drivers::driver(driver).filter(|driver| driver.name() != "loopback");
     let at = driver.and_then(|driver| driver.address_for(&name)).ok_or_else(unfit)?;
     let at: Address = format!("{above}{at}").parse().map_err(|_| unfit())?;

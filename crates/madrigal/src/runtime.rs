@@ -221,9 +221,9 @@ impl Drop for Runtime {
         if lingering.load(Ordering::Relaxed) > 0 {
             let deadline = Some(time::now_ns() + MOST_LINGERING_NS);
             self.engine.wait_until(&Waiter::default(), deadline, || lingering.load(Ordering::Relaxed) == 0);
+            // What has ended ends what is below it.
+            (0..MOST_PASSES).take_while(|_| self.engine.do_work() > 0).for_each(drop);
         }
-        // What that has ended ends what is below it.
-        (0..MOST_PASSES).take_while(|_| self.engine.do_work() > 0).for_each(drop);
     }
 }
 

@@ -6,15 +6,17 @@
 
 use std::collections::BTreeMap;
 use std::mem;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use madrigal_adapters::contract::{Adapter, Broken, Lane, ONLY};
+use madrigal_adapters::contract::{Adapter, Lane, ONLY};
 use madrigal_base::locator::Locator;
 use madrigal_progress::bell::Bell;
 use madrigal_progress::driver::Waker;
 use madrigal_progress::engine::{Class, Engine, Next, Registration, Source, Work};
 use madrigal_sys::{Errno, time};
 
+use crate::half::Filled;
 use crate::op::Handler;
 use crate::vlink::VLink;
 
@@ -36,7 +38,7 @@ pub(super) struct State {
     lanes: BTreeMap<Lane, Carrier>,
     /// Makes further connections; at the end that connected.
     further: Option<Box<dyn Further>>,
-    /// Why there is no link any more.
+    /// The adapter whose peer has sent what it must not send: there is no link any more.
     broken: Option<&'static str>,
     /// The reader has found nothing more, the writer no room: a report is due when there is.
     pub(super) reader_waits: bool,
@@ -48,6 +50,10 @@ pub(super) struct State {
     /// The earliest time for which the timer is set.
     set_for: u64,
     pace: Pace,
+    /// Bytes that the connections have taken.
+    taken: u64,
+    /// For what is given to a connection; empty between two calls.
+    out: Vec<u8>,
 }
 
 /// Makes the connections of a link beside its first one.
@@ -69,8 +75,8 @@ pub(super) trait Further: Send {
 struct Closing {
     /// What is called then.
     then: Waker,
-    /// What the adapters held when the time began to run.
-    held: usize,
+    /// What the adapters held, and the connections had taken, when the time began to run.
+    since: (usize, u64),
     until: u64,
 }
 
@@ -79,8 +85,9 @@ struct Carrier {
     link: VLink,
     is_writing: bool,
     is_reading: bool,
-    /// What came, and no adapter has taken.
-    rest: Vec<u8>,
+    /// What came, and no adapter has taken, is a part of the buffer, which a posted read has.
+    buffer: Vec<u8>,
+    rest: Range<usize>,
     /// Nothing more will come.
     is_over: bool,
 }
@@ -112,6 +119,8 @@ impl Link {
             timer: None,
             set_for: u64::MAX,
             pace: Pace::default(),
+            taken: 0,
+            out: Vec::new(),
         };
         let link =
             Arc::new(Self { bell: Arc::new(Bell::new()?), peer: first.peer().clone(), state: Mutex::new(state) });
@@ -141,7 +150,8 @@ impl Link {
     }
 
     fn carry(self: &Arc<Self>, lane: Lane, link: VLink) {
-        let carrier = Carrier { link, is_writing: false, is_reading: false, rest: Vec::new(), is_over: false };
+        let carrier =
+            Carrier { link, is_writing: false, is_reading: false, buffer: vec![0; MOVED], rest: 0..0, is_over: false };
         self.lock().lanes.insert(lane, carrier);
         self.pump();
     }
@@ -192,7 +202,7 @@ impl Link {
             if state.adapters.front().is_empty() {
                 state.adapters.finish();
             }
-            state.closing = Some(Closing { then: Arc::clone(then), held: usize::MAX, until: 0 });
+            state.closing = Some(Closing { then: Arc::clone(then), since: (usize::MAX, 0), until: 0 });
         }
         drop(state);
         self.pump();
@@ -217,7 +227,7 @@ impl State {
         self.broken.is_none() && !self.lanes.is_empty()
     }
 
-    /// Why there is no link any more, if the other end sent what it must not send.
+    /// The adapter for whose sake there is no link any more, if the other end sent it what it must not send.
     pub(super) fn broken(&self) -> Option<&'static str> {
         self.broken
     }
@@ -227,10 +237,13 @@ impl State {
         let mut ended = Vec::new();
         for (lane, carrier) in &mut self.lanes {
             loop {
-                match self.adapters.receive(now, *lane, &carrier.rest) {
-                    Ok(taken) => drop(carrier.rest.drain(..taken)),
-                    Err(broken) => self.broken = self.broken.or(Some(what(&broken))),
+                let rest = carrier.buffer.get(carrier.rest.clone()).unwrap_or_default();
+                let begun = time::now_ns();
+                match self.adapters.receive(now, *lane, rest) {
+                    Ok(taken) => carrier.rest.start += taken,
+                    Err(broken) => self.broken = self.broken.or(Some(broken.adapter())),
                 }
+                self.adapters.took(time::now_ns() - begun);
                 // What is dropped makes room for the rest.
                 if !self.is_deaf || self.broken.is_some() || !drop_front(&mut *self.adapters) {
                     break;
@@ -240,7 +253,7 @@ impl State {
                 ended.push(*lane);
             } else if carrier.rest.is_empty() && !carrier.is_reading {
                 carrier.is_reading = true;
-                read(&carrier.link, link, *lane);
+                read(&carrier.link, mem::take(&mut carrier.buffer), link, *lane);
             }
         }
         ended.into_iter().filter_map(|lane| self.lose(lane)).collect()
@@ -254,30 +267,34 @@ impl State {
 
     /// Gives connections what the adapters have for them.
     fn give_out(&mut self, now: u64, link: &Arc<Link>) {
-        let mut bytes = Vec::new();
         for (lane, carrier) in &mut self.lanes {
             while !carrier.is_writing {
-                bytes.clear();
-                self.adapters.transmit(now, *lane, MOVED, &mut bytes);
-                // A connection that failed is found out by its read.
-                let taken = carrier.link.write_now(&bytes).unwrap_or(0);
-                self.pace.took(taken);
-                if bytes.is_empty() {
+                let begun = time::now_ns();
+                self.adapters.transmit(now, *lane, MOVED, &mut self.out);
+                self.adapters.took(time::now_ns() - begun);
+                if self.out.is_empty() {
                     break;
                 }
-                if taken < bytes.len() {
+                // A connection that failed is found out by its read.
+                let taken = carrier.link.write_now(&self.out).unwrap_or(0);
+                self.taken += taken as u64;
+                self.pace.took(taken);
+                if taken < self.out.len() {
                     carrier.is_writing = true;
                     self.pace.begin(now);
-                    write(&carrier.link, bytes.split_off(taken), link, *lane);
+                    write(&carrier.link, self.out.split_off(taken), link, *lane);
                 }
+                self.out.clear();
             }
         }
     }
 
     /// Makes connections that are wanted.
     fn make_more(&mut self, now: u64, link: &Arc<Link>) {
-        let is_alive = self.is_alive() && self.closing.is_none();
-        if let Some(further) = self.further.as_mut().filter(|_| is_alive) {
+        if !self.is_alive() || self.closing.is_some() {
+            self.further = None;
+        }
+        if let Some(further) = &mut self.further {
             further.dial(now, self.lanes.len(), link);
         }
     }
@@ -323,10 +340,11 @@ impl State {
     /// Whether what was written is there, or nothing of it goes for long.
     fn is_finished(&mut self, now: u64) -> bool {
         let over = !self.is_alive() || self.adapters.is_flushed() && self.lanes.values().all(|lane| !lane.is_writing);
-        let held = self.adapters.held();
         let Some(closing) = &mut self.closing else { return false };
-        if held < closing.held {
-            (closing.held, closing.until) = (held, now + LINGER);
+        // What is acknowledged is not held any more; an adapter without acknowledgements is done when all of it is taken.
+        let is_at = (self.adapters.held(), self.taken);
+        if is_at.0 < closing.since.0 || is_at.1 > closing.since.1 {
+            (closing.since, closing.until) = (is_at, now + LINGER);
         }
         over || now >= closing.until
     }
@@ -366,21 +384,21 @@ fn drop_front(adapters: &mut dyn Adapter) -> bool {
 }
 
 /// Posts a read of a connection.
-fn read(by: &VLink, link: &Arc<Link>, lane: Lane) {
+fn read(by: &VLink, buffer: Vec<u8>, link: &Arc<Link>, lane: Lane) {
     let link = Arc::clone(link);
-    let handler = Handler::new(move |_: &VLink, outcome: Result<crate::half::Filled, _>| {
+    let handler = Handler::new(move |_: &VLink, outcome: Result<Filled, _>| {
         let mut state = link.lock();
         if let Some(carrier) = state.lanes.get_mut(&lane) {
             carrier.is_reading = false;
             match outcome {
-                Ok(filled) if filled.len > 0 => carrier.rest.extend_from_slice(filled.bytes()),
+                Ok(Filled { buf, len: len @ 1.. }) => (carrier.buffer, carrier.rest) = (buf, 0..len),
                 _ => carrier.is_over = true,
             }
         }
         drop(state);
         link.pump();
     });
-    by.read_with(vec![0; MOVED], handler);
+    by.read_with(buffer, handler);
 }
 
 /// Posts a write of a connection.
@@ -391,6 +409,7 @@ fn write(by: &VLink, bytes: Vec<u8>, link: &Arc<Link>, lane: Lane) {
         if let Some(carrier) = state.lanes.get_mut(&lane).filter(|_| outcome.is_ok()) {
             carrier.is_writing = false;
             let is_busy = state.lanes.values().any(|carrier| carrier.is_writing);
+            state.taken += count as u64;
             state.pace.took(count);
             if let Some(rate) = state.pace.rate(now, is_busy) {
                 state.adapters.set_rate(rate);
@@ -400,14 +419,6 @@ fn write(by: &VLink, bytes: Vec<u8>, link: &Arc<Link>, lane: Lane) {
         link.pump();
     });
     by.write_with(bytes, handler);
-}
-
-/// In words that name the adapter.
-fn what(broken: &Broken) -> &'static str {
-    match broken {
-        Broken::Header { adapter: "adoc", .. } | Broken::Block { .. } => "its compressed blocks are none (adoc)",
-        _ => "its pieces are none of this link (stripe)",
-    }
 }
 
 /// Pumps a link when a time has come.
