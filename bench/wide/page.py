@@ -13,7 +13,7 @@ from wide.streams import PAUSE, Stream
 
 HEAD = """# Figures of long, lossy lines
 
-Written by `make bench-wan BENCH='--others --page docs/perf-wan.md'` (`bench/wan.py`), {day}, Linux {kernel}, {seconds} s a figure behind a
+Written by `make bench-wan BENCH='--page docs/perf-wan.md'` (`bench/wan.py`), {day}, Linux {kernel}, {seconds} s a figure behind a
 warm-up. Each line is a `madrigal lab` with a fixed seed. *Plain* is one stream of iperf3 from host to host (of UDP for `datagrams`, of a
 sender of our own for text and noise), *Madrigal* the same command under `madrigal exec`, through two daemons, by TLS; Mbit/s as received.
 *Short* marks less than is wanted, or less than 0.97 of plain.

@@ -83,8 +83,8 @@ class Copies:
                                             f"PermitRootLogin yes\nPidFile none\nPort {SSHD_PORT}\nSubsystem sftp internal-sftp\n")
 
     def rate(self, tool: str, wrap: list[str], target: str, seconds: int) -> float:
-        """Mbit/s by which the file grows behind the warm-up. It has its place in memory: no disk is waited for."""
-        there = Path(tempfile.mkdtemp(prefix="madrigal-wan-", dir="/dev/shm")) / "copy"
+        """Mbit/s by which the file grows behind the warm-up. All hosts of a lab have the same files."""
+        there = self.folder / "copy"
         sshd = shutil.which("sshd")
         serve = f"mkdir -p /run/sshd; exec {sshd} -D -e -f {self.folder}/sshd_config"
         server = subprocess.Popen(words("b1", "sh", "-c", serve), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -107,7 +107,7 @@ class Copies:
                 if process:
                     process.terminate()
                     process.wait()
-            shutil.rmtree(there.parent, ignore_errors=True)
+            there.unlink(missing_ok=True)
 
     def _command(self, tool: str, target: str, there: Path) -> list[str]:
         options = ["-i", f"{self.folder}/user"]
