@@ -1,6 +1,6 @@
 //! A descriptor of ours, closed by a system call of ours. The standard library would close it through the C library, and so through the
-//! hooks of a preloaded library - possibly ours, where a thread may end (pthread_cancel(3)) that must not end here. So no [`OwnedFd`] is
-//! ever dropped in a program that is not ours: `tests/exports.rs` looks for such calls in the libraries.
+//! hooks of a preloaded library - possibly ours, where a thread may end (pthread_cancel(3)) that must not end here. So SysWrap drops no
+//! [`OwnedFd`]: `tests/exports.rs` looks for such calls in its library.
 
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
