@@ -34,7 +34,8 @@ build: ## build the command and the libraries it preloads or names, side by side
 	@personalities/capi/link $(RELEASE)/libmadrigal_capi.a $(RELEASE)/libmadrigal.so.0
 	@personalities/classic/link $(RELEASE)
 
-test: setup build ## run the tests; at the end: passed, failed, skipped, and why
+test: ## run the tests; at the end: passed, failed, skipped, and why
+	@tests/prepare
 	tests/all
 
 models: ## explore the state machines of shared memory under a scheduler (EXPLORE=100: percent of the usual runs)
@@ -53,7 +54,8 @@ fuzz-briefly: build ## two minutes of them, as `make check` does: the same ones 
 	$(RELEASE)/madrigal-fuzz-sockets --seed 1 --count 8000 --seconds 300 --modes default,eager-first --keep-going
 	$(RELEASE)/madrigal-fuzz-sockets --seconds 30 --modes default,eager-first --keep-going
 
-check: setup build ## what must hold before a change is merged: format, lints, tests and those that take longer, documentation
+check: ## what must hold before a change is merged: format, lints, tests and those that take longer, documentation
+	@tests/prepare
 	cargo fmt --all -- --check
 	cargo clippy --workspace --all-targets -- -D warnings
 	tests/all --long
