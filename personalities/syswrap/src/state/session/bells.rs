@@ -12,6 +12,7 @@ use madrigal_shm_ring::layout::{SEALED, fate, state, taking, want};
 use madrigal_shm_ring::ring::Sleeper;
 use madrigal_sys::Errno;
 
+use super::limit::Limit;
 use super::{Session, View, Wire, phase};
 
 /// In `Session::kernel_events`: it is known how the stream ended, not only that it did.
@@ -304,9 +305,9 @@ impl<W: Wire> View<'_, W> {
         if self.inn.w.taking.load(Ordering::SeqCst) == taking::NOTHING {
             return;
         }
-        let end = self.wire.now() + TAKEN_NS;
+        let mut limit = Limit::new(self.wire, TAKEN_NS);
         while self.inn.w.taking.load(Ordering::SeqCst) != taking::NOTHING
-            && self.wire.now() < end
+            && !limit.has_passed(self.wire)
             && self.wire.peer_lives()
         {
             self.wire.pause();

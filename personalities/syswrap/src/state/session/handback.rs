@@ -10,6 +10,7 @@ use madrigal_shm_ring::layout::{fate, gate, state};
 use madrigal_shm_ring::ring::Trouble;
 use madrigal_sys::Errno;
 
+use super::limit::{Limit, SHORT_NS};
 use super::{View, Wire, phase};
 
 /// How a session's unread bytes get back into the kernel.
@@ -60,8 +61,6 @@ pub(crate) trait Aside {
 
 /// A doorbell that the peer is just ringing may take so long.
 const MOMENT_NS: u64 = 10_000_000;
-/// How long what is sent again may take to find room.
-const ROOM_NS: u64 = 2_000_000_000;
 /// How long to wait for a peer that was requested to take its bytes back.
 const ASKED_NS: u64 = 15_000_000_000;
 /// How often another sender may interfere.
@@ -104,9 +103,9 @@ impl<W: Wire> View<'_, W> {
     /// No process can send again: the kernel's queue stays as it is, without its first doorbells; `waits` for a doorbell that is just being
     /// rung. An error: more doorbells lie behind unread kernel bytes, where only our hooks can take them out.
     fn keep_queue(&self, e: Errno, waits: bool) -> Result<(), Errno> {
-        let end = self.wire.now() + ASKED_NS;
+        let mut limit = Limit::new(self.wire, ASKED_NS);
         self.finish_receiving();
-        while waits && self.s.rx() == phase::RING && !self.has_rung_last() && self.wire.now() < end {
+        while waits && self.s.rx() == phase::RING && !self.has_rung_last() && !limit.has_passed(self.wire) {
             // Read before the queue: a peer that died has rung its last.
             let lived = self.wire.peer_lives();
             self.finish_receiving();
@@ -152,9 +151,9 @@ impl<W: Wire> View<'_, W> {
 
     /// Whether everything has room, and no sender is under way: it may be stopped, so it is not waited for long. Behind the gate.
     fn is_done_at_once(&self, peer: &impl PeerEnd) -> Result<(), Errno> {
-        let end = self.wire.now() + MOMENT_NS;
+        let mut limit = Limit::new(self.wire, MOMENT_NS);
         while !self.senders_idle() {
-            if self.wire.now() > end {
+            if limit.has_passed(self.wire) {
                 return Err(Errno::AGAIN);
             }
             self.wire.pause();
@@ -237,12 +236,12 @@ impl<W: Wire> View<'_, W> {
 
     /// Takes so many bytes out of the kernel's queue; they arrive soon.
     fn take_out<H: HandBack>(&self, n: usize, aside: &mut H::Aside, by: &H) -> Result<(), Errno> {
-        let end = self.wire.now() + ROOM_NS;
+        let mut limit = Limit::new(self.wire, SHORT_NS);
         while aside.bytes().len() < n {
             match by.take(aside) {
                 Ok(0) => return Err(Errno::PIPE),
                 Ok(_) | Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) if self.wire.now() < end => self.wire.pause(),
+                Err(Errno::AGAIN) if !limit.has_passed(self.wire) => self.wire.pause(),
                 Err(e) => return Err(e),
             }
         }
@@ -252,7 +251,7 @@ impl<W: Wire> View<'_, W> {
     /// Takes everything out of the kernel's queue, and the doorbells out of that; returns how many bytes come before the ring. Waits for
     /// senders that were under way when the gate was closed, and for what TCP still holds: both find room, for the queue is emptied.
     fn empty_queue<H: HandBack>(&self, peer: &H::Peer, aside: &mut H::Aside, by: &H) -> Result<usize, Errno> {
-        let (begin, end) = (self.wire.taken()?, self.wire.now() + ASKED_NS);
+        let (begin, mut limit) = (self.wire.taken()?, Limit::new(self.wire, ASKED_NS));
         loop {
             // Read before `given`, so that `given` includes what these senders have sent.
             let idle = self.senders_idle();
@@ -269,7 +268,7 @@ impl<W: Wire> View<'_, W> {
             if idle && self.wire.taken()? == given {
                 break;
             }
-            if self.wire.now() > end {
+            if limit.has_passed(self.wire) {
                 return Err(Errno::TIMEDOUT);
             }
             self.wire.pause();
@@ -288,11 +287,11 @@ impl<W: Wire> View<'_, W> {
     }
 
     fn resend(&self, peer: &impl PeerEnd, mut bytes: &[u8]) -> Result<(), Errno> {
-        let end = self.wire.now() + ROOM_NS;
+        let mut limit = Limit::new(self.wire, SHORT_NS);
         while !bytes.is_empty() {
             match peer.send(bytes) {
                 Ok(n) => bytes = bytes.get(n..).unwrap_or(&[]),
-                Err(Errno::AGAIN | Errno::INTR) if self.wire.now() < end => self.wire.pause(),
+                Err(Errno::AGAIN | Errno::INTR) if !limit.has_passed(self.wire) => self.wire.pause(),
                 Err(e) => return Err(e),
             }
         }
@@ -302,12 +301,12 @@ impl<W: Wire> View<'_, W> {
     /// A busy machine delivers later, also to itself, and each piece that comes later is an edge. Bytes without room in the window arrive
     /// when there is some.
     fn await_arrival(&self, peer: &impl PeerEnd) {
-        let end = self.wire.now() + ARRIVAL_NS;
+        let mut limit = Limit::new(self.wire, ARRIVAL_NS);
         let is_here = || {
             let came = self.wire.taken()?.wrapping_add(self.wire.queued()?);
             peer.sent().map(|sent| came >= sent)
         };
-        while is_here() == Ok(false) && self.wire.now() < end {
+        while is_here() == Ok(false) && !limit.has_passed(self.wire) {
             self.wire.pause();
         }
     }
@@ -316,7 +315,7 @@ impl<W: Wire> View<'_, W> {
     /// has woken it.
     fn ask_back(&self) -> Result<(), Errno> {
         self.inn.wake.gate.fetch_or(gate::WANTED, Ordering::SeqCst);
-        let end = self.wire.now() + ASKED_NS;
+        let mut limit = Limit::new(self.wire, ASKED_NS);
         // A peer that already sends by the kernel cannot put anything in front of that. While it sends bytes it took back it is at the
         // gate.
         let may_answer = || {
@@ -326,7 +325,7 @@ impl<W: Wire> View<'_, W> {
             let done = self.inn.w.state.load(Ordering::SeqCst) != state::RING;
             !done || self.inn.wake.gate.load(Ordering::SeqCst) & gate::SENDERS != 0
         };
-        while Self::CONSUMER.waiting(self.inn) > 0 && !self.ended() && may_answer() && self.wire.now() < end {
+        while Self::CONSUMER.waiting(self.inn) > 0 && !self.ended() && may_answer() && !limit.has_passed(self.wire) {
             self.wire.pause();
             let _ = self.find_end();
         }
@@ -335,7 +334,7 @@ impl<W: Wire> View<'_, W> {
             return Err(Errno::TIMEDOUT);
         }
         while self.s.rx() == phase::RING && !self.rung_out() && !self.ended() {
-            if self.wire.now() > end {
+            if limit.has_passed(self.wire) {
                 return Err(Errno::TIMEDOUT);
             }
             self.wire.pause();

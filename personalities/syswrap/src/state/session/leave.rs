@@ -12,12 +12,11 @@ use madrigal_progress::wait::Peer;
 use madrigal_shm_ring::layout::{Progress, fate, gate, state, taking};
 use madrigal_sys::Errno;
 
+use super::limit::{Limit, SHORT_NS};
 use super::{View, Wire, phase};
 
 /// How long a reader that is taking bytes may continue before [`View::take_back`].
 const READER_NS: u64 = 20_000;
-/// How long the room that was there at the check may be missing: a machine short of memory.
-const ROOM_NS: u64 = 2_000_000_000;
 /// How long a closing side waits for doorbells under way. TCP may pace them.
 const RINGING_NS: u64 = 500_000_000;
 
@@ -186,12 +185,12 @@ impl<'a, W: Wire> View<'a, W> {
     }
 
     pub(super) fn send_all(&self, mut bytes: &[u8]) -> Result<(), Errno> {
-        let end = self.wire.now() + ROOM_NS;
+        let mut limit = Limit::new(self.wire, SHORT_NS);
         while !bytes.is_empty() {
             match self.wire.send(bytes) {
                 Ok(n) => bytes = bytes.get(n..).unwrap_or(&[]),
                 Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) if self.wire.now() < end => self.wire.pause(),
+                Err(Errno::AGAIN) if !limit.has_passed(self.wire) => self.wire.pause(),
                 Err(e) => return Err(e),
             }
         }
@@ -296,12 +295,12 @@ impl<'a, W: Wire> View<'a, W> {
         if self.s.rx() != phase::RING {
             return;
         }
-        let end = self.wire.now() + RINGING_NS;
+        let mut limit = Limit::new(self.wire, RINGING_NS);
         loop {
             // Read before the count: a doorbell is counted while it is rung.
             let last = self.inn.w.ringing.load(Ordering::SeqCst) == 0;
             let due = self.bells_due();
-            if due == 0 && last || self.wire.now() > end {
+            if due == 0 && last || limit.has_passed(self.wire) {
                 return;
             }
             if due > 0 {

@@ -25,6 +25,7 @@
 //! | [`bells`] | doorbells: rung, taken out, counted; whether the kernel socket has ended |
 //! | [`gone`] | what is reported to the program after its peer has gone |
 //! | [`leave`] | seals; the end of both directions |
+//! | [`limit`] | how long a wait may take |
 //! | [`reading`] | the right to take bytes, among threads and forked processes |
 //! | [`urgent`] | urgent bytes behind doorbells |
 //! | [`unmix`] | doorbells out of unread bytes, before the end of the stream goes behind them |
@@ -37,6 +38,7 @@ mod gone;
 mod handback;
 mod held;
 mod leave;
+mod limit;
 mod put;
 mod reading;
 mod source;

@@ -15,6 +15,7 @@
 use madrigal_base::sync::{AtomicU32, Ordering};
 use madrigal_sys::Errno;
 
+use super::limit::Limit;
 use super::unmix::Before;
 use super::{Session, View, Wire, phase};
 use crate::state::lock::Guard;
@@ -78,12 +79,12 @@ impl<'a, W: Wire> View<'a, W> {
 
     /// Waits until the writer has sent again what it has taken out. `None`: it never will, and the connection is cut off.
     fn before(&self) -> Option<Before<'a>> {
-        let end = self.wire.now() + KEPT_NS;
+        let mut limit = Limit::new(self.wire, KEPT_NS);
         loop {
             if let Some(before) = self.try_before() {
                 return Some(before);
             }
-            if self.wire.now() > end || !self.wire.peer_lives() {
+            if limit.has_passed(self.wire) || !self.wire.peer_lives() {
                 self.cut_off();
                 return None;
             }
@@ -94,8 +95,8 @@ impl<'a, W: Wire> View<'a, W> {
     /// Waits for the family's lock. `None`: it did not become free, and the connection is cut off.
     #[cold]
     fn join(&self) -> Option<Family<'a>> {
-        let (mut other, end) = (0, self.wire.now() + KEPT_NS);
-        while self.wire.now() < end {
+        let (mut other, mut limit) = (0, Limit::new(self.wire, KEPT_NS));
+        while !limit.has_passed(self.wire) {
             if let Some(family) = self.try_join(other) {
                 return Some(family);
             }

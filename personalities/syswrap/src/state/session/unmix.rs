@@ -12,6 +12,7 @@ use madrigal_base::sync::{AtomicU32, Ordering};
 use madrigal_shm_ring::layout::{fate, state, taking};
 use madrigal_sys::Errno;
 
+use super::limit::{Limit, SHORT_NS};
 use super::{Aside, HandBack, View, Wire, phase};
 
 /// How this end takes what the peer has not read.
@@ -24,8 +25,6 @@ pub(crate) trait Unmix: HandBack {
 
 /// How long to wait for a reader that is taking bytes: it may just be putting bytes back.
 const READER_NS: u64 = 15_000_000_000;
-/// How long bytes may be on their way.
-const ARRIVAL_NS: u64 = 2_000_000_000;
 
 /// A reader that takes bytes which may come before the ring.
 pub(super) struct Before<'a>(&'a AtomicU32);
@@ -92,9 +91,9 @@ impl<'a, W: Wire> View<'a, W> {
 
     /// Waits for readers that are taking bytes; whether none is left.
     fn await_readers(&self) -> bool {
-        let end = self.wire.now() + READER_NS;
+        let mut limit = Limit::new(self.wire, READER_NS);
         while self.out.r.before.load(Ordering::SeqCst) != 0 {
-            if self.wire.now() > end || !self.wire.peer_lives() {
+            if limit.has_passed(self.wire) || !self.wire.peer_lives() {
                 return false;
             }
             self.wire.pause();
@@ -137,7 +136,7 @@ impl<'a, W: Wire> View<'a, W> {
 
     /// Empties the peer's queue: takes everything that was ever sent.
     fn take_all<U: Unmix>(&self, given: u64, peer: &U::Peer, aside: &mut U::Aside, by: &U) -> Result<(), Errno> {
-        let end = self.wire.now() + ARRIVAL_NS;
+        let mut limit = Limit::new(self.wire, SHORT_NS);
         loop {
             match by.take_from(peer, aside) {
                 Ok(0) => return Err(Errno::PIPE),
@@ -147,7 +146,7 @@ impl<'a, W: Wire> View<'a, W> {
             }
             match by.taken_of(peer)? {
                 taken if taken == given => return Ok(()),
-                _ if self.wire.now() > end => return Err(Errno::TIMEDOUT),
+                _ if limit.has_passed(self.wire) => return Err(Errno::TIMEDOUT),
                 _ => self.wire.pause(),
             }
         }

@@ -19,6 +19,9 @@ const ROOM: usize = 1500;
 const STEPS: [u64; 2] = [4_000, 120_000];
 /// A pause takes so long: short enough that a thread preempted a few times meanwhile is not taken for a stopped one.
 const PAUSE_NS: u64 = 10_000_000;
+/// How many sends a kernel that is short of memory refuses, of a socket with unread bytes, though there is room: longer than a moment, shorter
+/// than [`super::super::limit::SHORT_NS`].
+const REFUSED: [u64; 4] = [0, 0, 20, 300];
 /// After one of so many system calls a thread is preempted, for so many steps of the others.
 const PREEMPTED: u32 = 40;
 const SLICE: u32 = 100;
@@ -37,6 +40,8 @@ pub(super) struct Kernel {
     dead: Clock,
     /// Room in each queue besides [`ROOM`].
     more: [Clock; 2],
+    /// How many sends are still refused.
+    refused: Clock,
     /// Sides that hold back what is no full segment: recorded, not done.
     corked: [AtomicBool; 2],
 }
@@ -50,6 +55,7 @@ impl Kernel {
             step: STEPS[thread_rng().gen_range(0..STEPS.len())],
             dead: Clock::new(0),
             more: Default::default(),
+            refused: Clock::new(REFUSED[thread_rng().gen_range(0..REFUSED.len())]),
             corked: Default::default(),
         }
     }
@@ -90,6 +96,12 @@ impl Kernel {
         ROOM + self.more[queue].load(Order::SeqCst) as usize
     }
 
+    /// Whether memory is short for one more send.
+    fn is_short(&self) -> bool {
+        let one_less = |left: u64| left.checked_sub(1);
+        self.refused.fetch_update(Order::SeqCst, Order::SeqCst, one_less).is_ok()
+    }
+
     /// Sends without waiting.
     pub(super) fn send(&self, side: usize, bytes: &[u8]) -> Result<usize, Errno> {
         if self.try_send(side)? {
@@ -100,6 +112,9 @@ impl Kernel {
         self.with(1 - side, |queue| {
             if queue.fin || queue.deaf {
                 return Err(Errno::PIPE);
+            }
+            if !queue.bytes.is_empty() && self.is_short() {
+                return Err(Errno::AGAIN);
             }
             let n = bytes.len().min(self.room(1 - side).saturating_sub(queue.bytes.len()));
             queue.bytes.extend(&bytes[..n]);

@@ -128,7 +128,7 @@ impl World {
     /// A short sleep; too many of them in a row are a sleep that never ends.
     pub(super) fn idle(&self, side: usize, what: &str) {
         let n = self.idle.fetch_add(1, Order::SeqCst);
-        assert!(n < 3_000, "side {side} waits for {what} for ever\n{}", self.dump());
+        assert!(n < 20_000, "side {side} waits for {what} for ever\n{}", self.dump());
         madrigal_base::sync::explored::mortal::point();
         thread::yield_now();
     }
