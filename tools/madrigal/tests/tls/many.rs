@@ -7,12 +7,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use madrigal_identity::DAY;
 use rustix::event::epoll;
+use rustix::net::sockopt::{set_socket_recv_buffer_size, set_socket_send_buffer_size};
 
 use crate::common::bed::{Bed, life, peak, raise_limits, until};
 
 const STREAMS: usize = 2000;
 /// What each gets on average before shares are compared.
 const SHARE: usize = 128 << 10;
+/// The kernel's own buffers of each end: as large as it makes them by itself, all together use up what a host has for TCP, and other tests'
+/// connections get none.
+const BUFFER: usize = 16 << 10;
 /// Windows of all streams, what they may grow by, what is kept for another way, and as much again for all else.
 const MOST_MEMORY: u64 = 2 * ((STREAMS as u64) * (16 << 10) + (64 << 20) + (128 << 20));
 
@@ -29,6 +33,7 @@ fn source(stop: Arc<AtomicBool>) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     // All may come at once; clients that a full queue drops are not notified while only this side sends.
     rustix::net::listen(&listener, STREAMS as i32).unwrap();
+    set_socket_send_buffer_size(&listener, BUFFER).unwrap();
     let port = listener.local_addr().unwrap().port();
     std::thread::spawn(move || {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
@@ -60,6 +65,7 @@ pub(crate) fn two_thousand_streams_have_equal_shares_and_bounded_memory() {
     for n in 0..STREAMS {
         let stream = TcpStream::connect(("127.0.0.1", local)).unwrap();
         stream.set_nonblocking(true).unwrap();
+        set_socket_recv_buffer_size(&stream, BUFFER).unwrap();
         epoll::add(&epoll, &stream, epoll::EventData::new_u64(n as u64), epoll::EventFlags::IN).unwrap();
         all.push(stream);
     }
