@@ -2,6 +2,7 @@
 """Runs unmodified MPIs over Madrigal's libfabric provider (or another), on hosts made of namespaces.
 
     tests/mpi/run.py                     what continuous integration runs
+    tests/mpi/run.py --brief             some two minutes of that, as `make test` does
     tests/mpi/run.py --all               every MPI, scene and test
     tests/mpi/run.py --scene two --mpi mpich,openmpi4 --test ring,win
     tests/mpi/run.py --provider tcp --all --record     the baseline anew
@@ -24,6 +25,9 @@ LIGHT_MPIS = ("mpich", "openmpi4")
 LIGHT_SCENES = ("one", "two", "docker0", "firewall-in", "firewall-out", "blocked", "no-ptrace")
 LIGHT_TESTS = ("ring", "storm", "mixed", "probe", "truncate", "colls", "allreduce", "win", "kill", "kill-fabric", "no-driver", "why", "jobs",
                "sockets", "early", "cut", "flood", "exports", "expired")
+# Of those, what shows soonest that something is wrong.
+BRIEF_SCENES = ("one", "two", "firewall-in")
+BRIEF_TESTS = tuple(name for name in LIGHT_TESTS if name not in ("flood", "expired"))
 # What takes seconds by its nature is not done everywhere.
 LIGHT_ONLY = {"kill": ("one", "two"), "kill-fabric": ("one", "two"), "no-driver": ("two",), "why": ("two", "no-ptrace"), "jobs": ("one", "two"),
               "sockets": ("two",), "early": ("one",), "cut": ("two",), "flood": ("one",), "exports": ("two",), "expired": ("one",),
@@ -94,6 +98,7 @@ def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     names = lambda text: tuple(text.split(","))
     parser.add_argument("--all", action="store_true", help="every MPI, scene and test")
+    parser.add_argument("--brief", action="store_true", help="fewer scenes, and no test that takes a quarter of a minute")
     parser.add_argument("--mpi", type=names, help="only these")
     parser.add_argument("--scene", type=names, help="only these")
     parser.add_argument("--test", type=names, help="only these")
@@ -104,6 +109,8 @@ def _parse() -> argparse.Namespace:
     options.light = not (options.all or options.mpi or options.scene or options.test)
     if options.light:
         options.mpi, options.scene, options.test = LIGHT_MPIS, LIGHT_SCENES, LIGHT_TESTS
+    if options.light and options.brief:
+        options.scene, options.test = BRIEF_SCENES, BRIEF_TESTS
     return options
 
 
