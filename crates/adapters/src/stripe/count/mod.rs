@@ -26,6 +26,9 @@ const FEWER: (u64, u64) = (19, 20);
 const IDLE: u64 = SECOND;
 /// What did not help is not tried again for so long, then for twice as long, up to this.
 const HOLD: (u64, u64) = (30 * SECOND, 600 * SECOND);
+/// A try that ends for there is too little to send, and nothing was seen, is made again after so long, then after twice as long, up to this:
+/// the windows of the streams inside grow while more connections come, and until then those lack bytes.
+const BROKEN_OFF: (u64, u64) = (SECOND, 30 * SECOND);
 /// Fewer are tried after so long without a change.
 const STEADY: u64 = 60 * SECOND;
 /// Streams that are not all there after so long do not come, or do not go.
@@ -49,6 +52,8 @@ pub struct StreamCount {
     /// When more, and fewer, may be tried, and how long they are not after the next failure.
     more: Hold,
     fewer: Hold,
+    /// How long no more are tried after the next try that shows nothing.
+    broken_off: u64,
     /// What more of them carried when that seemed to be no better.
     missed: u64,
 }
@@ -97,6 +102,7 @@ impl StreamCount {
             idle_since: None,
             more: hold(now, HOLD.0),
             fewer: hold(now.saturating_add(STEADY), STEADY),
+            broken_off: BROKEN_OFF.0,
             missed: 0,
         }
     }
@@ -169,7 +175,8 @@ impl StreamCount {
     fn idle(&mut self, now: u64) -> usize {
         if let Stage::Tries { from, .. } = self.stage {
             self.settle(now, from.min(self.count));
-            self.more.until = self.more.until.max(now.saturating_add(HOLD.0));
+            self.more.until = self.more.until.max(now.saturating_add(self.broken_off));
+            self.broken_off = (2 * self.broken_off).min(BROKEN_OFF.1);
         }
         self.seen.clear();
         self.fewer.until = self.fewer.until.max(now.saturating_add(STEADY));
@@ -178,6 +185,7 @@ impl StreamCount {
 
     /// A number of streams was tried: it stays, or not.
     fn judge(&mut self, now: u64, (from, before): (usize, u64), rate: u64, signs: &Signs) {
+        self.broken_off = BROKEN_OFF.0;
         if self.count > from {
             // Where losses come and no queue fills, the way has room. Rates show nothing there: until its first loss a new stream carries
             // many times what it will, and CUBIC's swing by half.
@@ -185,6 +193,7 @@ impl StreamCount {
                 // It went well, and the next step may, too.
                 self.settle(now, self.count);
                 (self.more, self.fewer.next, self.missed) = (Hold { until: now, next: HOLD.0 }, STEADY, 0);
+                self.try_another(now, rate, signs);
             } else {
                 self.settle(now, from);
                 self.more.fail(now);
