@@ -42,7 +42,7 @@ models: ## explore the state machines of shared memory under a scheduler (EXPLOR
 	CARGO_TARGET_DIR=$(TARGET)/models cargo test -p madrigal-shm-ring --features shuttle --lib
 	CARGO_TARGET_DIR=$(TARGET)/models cargo test -p madrigal-drivers --features shuttle --lib
 	CARGO_TARGET_DIR=$(TARGET)/models cargo test -p madrigal-offers --features shuttle table
-	CARGO_TARGET_DIR=$(TARGET)/models cargo test -p madrigal-syswrap --features shuttle
+	CARGO_TARGET_DIR=$(TARGET)/models cargo test -p madrigal-syswrap --features shuttle --lib
 	CARGO_TARGET_DIR=$(TARGET)/models cargo test -p madrigal-capi --features shuttle --lib table
 
 fuzz: build ## random socket programs, plain against wrapped: SECONDS=600 SEED=..

@@ -1,5 +1,5 @@
 //! Registrations under a scheduler: two sockets in two event sets, over a model of the kernel's, with the code that runs under programs
-//! (`cargo test -p madrigal-syswrap --features shuttle`).
+//! (`cargo test -p madrigal-syswrap --features shuttle --lib`).
 //!
 //! The real code is: the steps of a registration and of epoll_ctl(2), a member, the active list, its scans, and what of a member is an
 //! edge. The waits of the program make these steps in the order of `io::epoll`. A session is a ring of counted bytes and a doorbell here.

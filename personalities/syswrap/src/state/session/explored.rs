@@ -1,5 +1,5 @@
 //! Sessions under a scheduler: two processes with three threads each on one connection, over a model of the kernel's socket, with the
-//! code that runs under programs (`cargo test -p madrigal-syswrap --features shuttle`).
+//! code that runs under programs (`cargo test -p madrigal-syswrap --features shuttle --lib`).
 //!
 //! Every byte is a function of its place in the stream, and never a doorbell's, so the reader finds a byte that is lost, doubled, out of
 //! order or foreign. A lost wake-up leaves a thread asleep for ever, which the scheduler reports as a deadlock. Either process may be
