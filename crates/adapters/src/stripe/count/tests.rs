@@ -199,25 +199,13 @@ fn what_is_not_sent_says_nothing() {
     run(&mut model, &mut count, &mut now, 2);
     assert_eq!(count.count(), 2);
     model.wanted = f64::INFINITY;
-    run(&mut model, &mut count, &mut now, 90);
+    run(&mut model, &mut count, &mut now, 20);
     assert_eq!(count.count(), 16);
 }
 
 #[test]
-fn a_try_that_shows_nothing_is_soon_made_again() {
+fn a_program_that_stops_in_every_try_has_few_made() {
     let mut model = Model::new(100.0, 0.1, 0.01);
-    let (mut now, mut count) = (0, StreamCount::new(0, 1, 16, Congestion::ByLoss));
-    while count.count() == 1 {
-        run(&mut model, &mut count, &mut now, 1);
-    }
-    // Two carry all that the window inside lets through, and lack bytes.
-    model.wanted = 1000.0;
-    run(&mut model, &mut count, &mut now, 3);
-    assert_eq!(count.count(), 1);
-    model.wanted = f64::INFINITY;
-    run(&mut model, &mut count, &mut now, 20);
-    assert_eq!(count.count(), 16);
-    // A program that stops in every try does not have connections made all the time.
     let (mut tries, mut now, mut count) = (0, 0, StreamCount::new(0, 1, 16, Congestion::ByLoss));
     for _ in 0..600 {
         model.wanted = if count.count() > 1 { 1000.0 } else { f64::INFINITY };
