@@ -9,15 +9,13 @@ use madrigal_sys::{Errno, raw, time};
 use super::call::Send;
 use super::space::PATIENCE_NS;
 use crate::outcome::{CSleep, Outcome};
-use crate::state::session::{Health, Passage, View, Wire as _, phase};
+use crate::state::session::{HELD_NS, Health, Limit, Passage, View, Wire as _, phase};
 use crate::state::sock::{Ref, Sock, mode};
 use crate::state::socket::{Socket, sleep_ns, view};
 use crate::state::teardown;
 
 /// What goes through the gate at once, behind a session: so long the peer may have to wait.
 const THROUGH_GATE: usize = 256 << 10;
-/// The peer has the gate closed for less than this.
-const GATE_NS: u64 = 20_000_000_000;
 
 /// How a send behind the end of a session goes on.
 pub(super) enum Behind {
@@ -84,13 +82,14 @@ fn take_last_bell(s: &Sock, fd: c_int) {
 /// there: the peer makes it.
 pub(crate) fn in_order<T>(s: &Sock, fd: c_int, call: impl FnOnce() -> T) -> T {
     take_last_bell(s, fd);
-    let end = time::now_ns() + GATE_NS;
     if let Some(v) = view(s, fd).filter(|_| is_bound(s, fd)) {
-        while time::now_ns() < end {
-            if let Passage::Open(_sender) = v.pass() {
-                return call();
+        let mut limit = Limit::new(v.wire, HELD_NS);
+        loop {
+            match v.pass() {
+                Passage::Open(_sender) => return call(),
+                Passage::Closed if limit.has_passed(v.wire) => break,
+                Passage::Closed => _ = sleep_ns(PATIENCE_NS / 5),
             }
-            sleep_ns(PATIENCE_NS / 5);
         }
     }
     call()
@@ -98,7 +97,8 @@ pub(crate) fn in_order<T>(s: &Sock, fd: c_int, call: impl FnOnce() -> T) -> T {
 
 /// Behind the end of the session, while the peer may still ask for its unread bytes: the kernel takes a part at a time.
 pub(super) fn behind_session(s: Ref, op: &Send) -> Behind {
-    let since = time::now_ns();
+    let wire = Socket { s: &s, fd: op.fd() };
+    let mut limit = Limit::new(wire, HELD_NS);
     take_last_bell(&s, op.fd());
     loop {
         if !is_bound(&s, op.fd()) {
@@ -128,7 +128,7 @@ pub(super) fn behind_session(s: Ref, op: &Send) -> Behind {
             // What the peer does takes some microseconds. A program that got `EAGAIN` would get no event of its end.
             Err(Errno::BUSY) => {
                 sleep_ns(PATIENCE_NS / 5);
-                if time::now_ns() < since + GATE_NS { continue } else { Some(op.end(Errno::AGAIN)) }
+                if limit.has_passed(wire) { Some(op.end(Errno::AGAIN)) } else { continue }
             }
             Err(Errno::AGAIN) if op.nonblocking(&s) => Some(op.end(Errno::AGAIN)),
             Err(Errno::AGAIN) => None,

@@ -10,7 +10,7 @@ use madrigal_shm_ring::layout::{fate, gate, state};
 use madrigal_shm_ring::ring::Trouble;
 use madrigal_sys::Errno;
 
-use super::limit::{Limit, SHORT_NS};
+use super::limit::{ASKED_NS, Limit, SHORT_NS};
 use super::{View, Wire, phase};
 
 /// How a session's unread bytes get back into the kernel.
@@ -61,8 +61,6 @@ pub(crate) trait Aside {
 
 /// A doorbell that the peer is just ringing may take so long.
 const MOMENT_NS: u64 = 10_000_000;
-/// How long to wait for a peer that was requested to take its bytes back.
-const ASKED_NS: u64 = 15_000_000_000;
 /// How often another sender may interfere.
 const ALONE: u32 = 100;
 /// How long bytes sent again may be on their way.

@@ -58,6 +58,7 @@ pub(crate) use bells::{Me, deaths};
 pub(crate) use gone::Shut;
 pub(crate) use handback::{Aside, HandBack, PeerEnd};
 pub(crate) use leave::Passage;
+pub(crate) use limit::{HELD_NS, Limit};
 pub(crate) use put::{Piece, Put, Room, STALL_NS};
 pub(crate) use source::{Source, Taker, Took};
 pub(crate) use unmix::Unmix;

@@ -15,7 +15,7 @@
 use madrigal_base::sync::{AtomicU32, Ordering};
 use madrigal_sys::Errno;
 
-use super::limit::Limit;
+use super::limit::{HELD_NS, Limit};
 use super::unmix::Before;
 use super::{Session, View, Wire, phase};
 use crate::state::lock::Guard;
@@ -27,9 +27,6 @@ pub(crate) struct Reading<'a> {
     _family: Option<Family<'a>>,
     guard: Guard<'a>,
 }
-
-/// How long a living process may keep the lock.
-const KEPT_NS: u64 = 15_000_000_000;
 
 /// The word, and our number in it.
 struct Family<'a>(&'a AtomicU32, u32);
@@ -79,7 +76,7 @@ impl<'a, W: Wire> View<'a, W> {
 
     /// Waits until the writer has sent again what it has taken out. `None`: it never will, and the connection is cut off.
     fn before(&self) -> Option<Before<'a>> {
-        let mut limit = Limit::new(self.wire, KEPT_NS);
+        let mut limit = Limit::new(self.wire, HELD_NS);
         loop {
             if let Some(before) = self.try_before() {
                 return Some(before);
@@ -95,7 +92,7 @@ impl<'a, W: Wire> View<'a, W> {
     /// Waits for the family's lock. `None`: it did not become free, and the connection is cut off.
     #[cold]
     fn join(&self) -> Option<Family<'a>> {
-        let (mut other, mut limit) = (0, Limit::new(self.wire, KEPT_NS));
+        let (mut other, mut limit) = (0, Limit::new(self.wire, HELD_NS));
         while !limit.has_passed(self.wire) {
             if let Some(family) = self.try_join(other) {
                 return Some(family);

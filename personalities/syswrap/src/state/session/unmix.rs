@@ -12,7 +12,7 @@ use madrigal_base::sync::{AtomicU32, Ordering};
 use madrigal_shm_ring::layout::{fate, state, taking};
 use madrigal_sys::Errno;
 
-use super::limit::{Limit, SHORT_NS};
+use super::limit::{HELD_NS, Limit, SHORT_NS};
 use super::{Aside, HandBack, View, Wire, phase};
 
 /// How this end takes what the peer has not read.
@@ -22,9 +22,6 @@ pub(crate) trait Unmix: HandBack {
     /// Bytes ever taken out of it.
     fn taken_of(&self, peer: &Self::Peer) -> Result<u64, Errno>;
 }
-
-/// How long to wait for a reader that is taking bytes: it may just be putting bytes back.
-const READER_NS: u64 = 15_000_000_000;
 
 /// A reader that takes bytes which may come before the ring.
 pub(super) struct Before<'a>(&'a AtomicU32);
@@ -89,9 +86,9 @@ impl<'a, W: Wire> View<'a, W> {
             && !self.is_dead()
     }
 
-    /// Waits for readers that are taking bytes; whether none is left.
+    /// Waits for readers that are taking bytes, or just putting them back; whether none is left.
     fn await_readers(&self) -> bool {
-        let mut limit = Limit::new(self.wire, READER_NS);
+        let mut limit = Limit::new(self.wire, HELD_NS);
         while self.out.r.before.load(Ordering::SeqCst) != 0 {
             if limit.has_passed(self.wire) || !self.wire.peer_lives() {
                 return false;
