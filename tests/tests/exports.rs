@@ -11,6 +11,7 @@ use madrigal_tests::trials::{need, skip};
 
 madrigal_tests::trials![
     only_hooks_are_exported_and_all_exist_in_the_c_library,
+    what_has_a_hook_has_one_by_each_of_its_names,
     our_own_logic_calls_no_hook,
     every_hook_is_called_by_a_test,
     foreign_descriptors_cost_no_extra_system_call,
@@ -46,9 +47,9 @@ fn hooks() -> BTreeSet<String> {
                 exported = false;
             }
             // A table of names, and what follows them.
-            listed = (listed || line == "before_request! {") && line != "}";
+            listed = (listed || line == "before_request! {" || line == "aliases! {") && line != "}";
             if let Some(entry) = line.strip_suffix(';').filter(|_| listed) {
-                names.insert(entry.split(',').next().unwrap_or(entry).to_owned());
+                names.insert(entry.split([',', ' ']).next().unwrap_or(entry).to_owned());
             }
             if let Some((name, rest)) =
                 line.split_once(": before_").filter(|(n, r)| !n.contains(' ') && r.contains('{'))
@@ -78,6 +79,27 @@ fn only_hooks_are_exported_and_all_exist_in_the_c_library() {
     // liburing's and libaio's make their system calls themselves.
     let unknown: Vec<_> = ours.difference(&libc).filter(others).collect();
     assert!(unknown.is_empty(), "not in the C library: {unknown:?}");
+}
+
+/// The C library has some functions by several names, at one address. A call by a name without a hook goes to the kernel, behind the back of
+/// those that go by the others.
+fn what_has_a_hook_has_one_by_each_of_its_names() {
+    let (Some(ours), Some(libc)) = (defined(host::library()), c_library()) else { skip("no nm, or no libc.so.6") };
+    let out = Command::new(need("nm")).args(["-D", "--defined-only", "--with-symbol-versions"]).arg(libc).output();
+    let text = String::from_utf8(out.expect("nm").stdout).expect("names");
+    let mut by_address = BTreeMap::<&str, BTreeSet<&str>>::new();
+    for line in text.lines() {
+        // What is private to the C library no program calls.
+        if let [address, _, name] = line.split_whitespace().collect::<Vec<_>>()[..]
+            && !name.ends_with("@GLIBC_PRIVATE")
+        {
+            by_address.entry(address).or_default().insert(name.split('@').next().unwrap_or(name));
+        }
+    }
+    assert!(by_address.len() > 1000, "{text}");
+    let hooked = by_address.into_values().filter(|names| names.iter().any(|name| ours.contains(*name)));
+    let lacking: Vec<_> = hooked.filter(|names| !names.iter().all(|name| ours.contains(*name))).collect();
+    assert!(lacking.is_empty(), "some names of these have no hook: {lacking:?}");
 }
 
 /// What a tool of binutils prints of the library.

@@ -146,8 +146,12 @@ real! {
     execl(*const c_char) -> c_int;
     execlp(*const c_char) -> c_int;
     execle(*const c_char) -> c_int;
+    sigignore(c_int) -> c_int;
+    siginterrupt(c_int, c_int) -> c_int;
+    pidfd_getfd(c_int, c_int, c_uint) -> c_int;
     dprintf(c_int) -> c_int;
     vdprintf(c_int) -> c_int;
+    backtrace_symbols_fd(*const *mut c_void, c_int, c_int);
     __dprintf_chk(c_int) -> c_int;
     __vdprintf_chk(c_int) -> c_int;
     prctl(c_int, c_ulong, c_ulong, c_ulong, c_ulong) -> c_int;

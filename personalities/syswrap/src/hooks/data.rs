@@ -330,6 +330,24 @@ pub unsafe extern "C-unwind" fn write(fd: c_int, buf: *const c_void, n: size_t) 
     finish(fd, unsafe { transmit(fd, buf, n, 0) }, real)
 }
 
+/// eventfd_read(3), which reads eight bytes of any descriptor.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn eventfd_read(fd: c_int, value: *mut u64) -> c_int {
+    // SAFETY: see `read`.
+    whole(unsafe { read(fd, value.cast(), size_of::<u64>()) })
+}
+
+/// eventfd_write(3), which writes eight bytes to any descriptor.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn eventfd_write(fd: c_int, value: u64) -> c_int {
+    // SAFETY: see `write`.
+    whole(unsafe { write(fd, (&raw const value).cast(), size_of::<u64>()) })
+}
+
+fn whole(count: ssize_t) -> c_int {
+    if usize::try_from(count) == Ok(size_of::<u64>()) { 0 } else { -1 }
+}
+
 /// send(2)
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn send(fd: c_int, buf: *const c_void, n: size_t, flags: c_int) -> ssize_t {

@@ -5,7 +5,7 @@ use core::ffi::{c_int, c_long, c_uint};
 use libc::{sockaddr, socklen_t};
 use madrigal_report::{Path, Reason};
 use madrigal_sys::critical::Critical;
-use madrigal_sys::{Errno, raw};
+use madrigal_sys::{Errno, raw, tcp};
 
 use super::{aside, fail, guarded_or, is_known};
 use crate::lifecycle::{close, fork};
@@ -262,15 +262,39 @@ pub unsafe extern "C-unwind" fn dup(old: c_int) -> c_int {
     new
 }
 
+/// pidfd_getfd(2): another descriptor of a socket of ours, or a connection of another process.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn pidfd_getfd(of: c_int, number: c_int, flags: c_uint) -> c_int {
+    let children = Children::before(true);
+    // SAFETY: see `socket`.
+    let new = with_descriptors(|| unsafe { real::pidfd_getfd()(of, number, flags) });
+    if new >= 0 && !process::is_plain() {
+        aside(|| match socket_of(new) {
+            Some(old) => duplicate(old, new, children),
+            None => adopt_connection(new),
+        });
+    }
+    new
+}
+
+/// The descriptor by which we know a socket that `fd` is, too.
+fn socket_of(fd: c_int) -> Option<c_int> {
+    let cookie = tcp::cookie(fd).ok()?;
+    let mut sockets = table::range(0, u32::MAX).filter(|(_, word)| word.kind() == Kind::Socket);
+    sockets.find_map(|(known, _)| (known != fd && tcp::cookie(known) == Ok(cookie)).then_some(known))
+}
+
 /// The kernel has made `new` another descriptor of `old`.
 fn duplicated(old: c_int, new: c_int, children: Children) {
     if new >= 0 && (is_known(old) || is_known(new)) {
-        aside(|| {
-            close::forget(new);
-            close::duplicate(old, new);
-            children.count(new);
-        });
+        aside(|| duplicate(old, new, children));
     }
+}
+
+fn duplicate(old: c_int, new: c_int, children: Children) {
+    close::forget(new);
+    close::duplicate(old, new);
+    children.count(new);
 }
 
 /// dup2(2)

@@ -13,11 +13,13 @@
 //!  critical::outside     a sleep in a critical part: handlers run meanwhile
 //!  get, fault            the program's memory, read and written: its addresses may be bad
 //!  kernel_soon, kernel_only, sends_by_kernel   a connection goes by the kernel from now on, for a reason
+//!  stdio::before_printf  the C library is about to write by itself; leaves_rest, await_gate: to read, to write where bytes go back
 //! ```
 // Exported to the dynamic linker, which rustc does not count as reachable.
 #![allow(unreachable_pub)]
 
 mod aio;
+mod aliases;
 mod data;
 mod fds;
 mod files;

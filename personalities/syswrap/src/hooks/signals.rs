@@ -273,6 +273,24 @@ pub unsafe extern "C-unwind" fn sigset(number: c_int, handler: usize) -> usize {
     old_way(number, || unsafe { real::sigset()(number, handler) })
 }
 
+/// sigignore(3)
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn sigignore(number: c_int) -> c_int {
+    // SAFETY: see `sigaction`.
+    let result = unsafe { real::sigignore()(number) };
+    note_set(number);
+    result
+}
+
+/// siginterrupt(3): the kernel has the flag with our handler, too.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn siginterrupt(number: c_int, interrupts: c_int) -> c_int {
+    // SAFETY: see `sigaction`.
+    let result = unsafe { real::siginterrupt()(number, interrupts) };
+    note_set(number);
+    result
+}
+
 /// The C library's `call` sets something, with flags that it knows, and ours goes in front of that; returns what the program had.
 fn old_way(number: c_int, call: impl Fn() -> usize) -> usize {
     signals::may_handle(number);

@@ -137,6 +137,14 @@ pub unsafe extern "C-unwind" fn freopen64(path: *const c_char, mode: *const c_ch
     unsafe { closing_file(file, || real::freopen64()(path, mode, file)) }
 }
 
+/// backtrace_symbols_fd(3)
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn backtrace_symbols_fd(addresses: *const *mut c_void, count: c_int, fd: c_int) {
+    before_printf(fd);
+    // SAFETY: see `fdopen`.
+    unsafe { real::backtrace_symbols_fd()(addresses, count, fd) }
+}
+
 /// Makes a call that closes a FILE's descriptor, where close(2)'s hook does not see it.
 ///
 /// # Safety

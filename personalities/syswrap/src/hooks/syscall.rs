@@ -76,6 +76,7 @@ unsafe fn other_call(nr: c_long, [a, b, c, d, e, f]: [c_long; 6]) -> Option<c_lo
             libc::SYS_shutdown => shut::shutdown(fd, b as _),
             libc::SYS_dup => fds::dup(fd),
             libc::SYS_dup3 => fds::dup3(fd, b as _, c as _),
+            libc::SYS_pidfd_getfd => fds::pidfd_getfd(fd, b as _, c as _),
             libc::SYS_fcntl => fds::fcntl(fd, b as _, c),
             libc::SYS_close_range => fds::close_range(a as _, b as _, c as _),
             libc::SYS_setsockopt => options::setsockopt(fd, b as _, c as _, d as _, e as _),

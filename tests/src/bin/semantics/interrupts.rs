@@ -14,6 +14,7 @@ use crate::set::Set;
 crate::checks![
     recv_interrupted,
     recv_restarts,
+    recv_interrupted_by_siginterrupt,
     poll_interrupted,
     poll_interrupted_despite_restart,
     epoll_interrupted,
@@ -84,6 +85,35 @@ fn recv_restarts() {
         send_all(&p.c, b"x");
     };
     assert_eq!(interrupting(|| read(&p.s, &mut [0; 4]), then), Ok(1));
+}
+
+/// siginterrupt(3) takes from a handler that calls go on behind it, and gives it back; sigignore(3) takes the handler.
+fn recv_interrupted_by_siginterrupt() {
+    unsafe extern "C" {
+        fn sigignore(signal: libc::c_int) -> libc::c_int;
+        fn siginterrupt(signal: libc::c_int, ends: libc::c_int) -> libc::c_int;
+    }
+    let p = Pair::warm();
+    net::on_signal(SIGUSR1, net::count_signal, true);
+    for ends in [true, false, true] {
+        // SAFETY: no pointers.
+        assert_eq!(unsafe { siginterrupt(SIGUSR1, ends.into()) }, 0);
+        let before = net::signals();
+        let then = || {
+            while net::signals() == before {
+                net::sleep_ms(1);
+            }
+            net::sleep_ms(20);
+            if !ends {
+                send_all(&p.c, b"x");
+            }
+        };
+        let wanted = if ends { Err(EINTR) } else { Ok(1) };
+        assert_eq!(interrupting(|| read(&p.s, &mut [0; 4]), then), wanted);
+    }
+    // SAFETY: no pointers.
+    assert_eq!(unsafe { sigignore(SIGUSR1) }, 0);
+    assert_eq!(interrupting(|| read(&p.s, &mut [0; 4]), || send_all(&p.c, b"x")), Ok(1));
 }
 
 fn poll_interrupted() {

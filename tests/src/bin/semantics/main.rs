@@ -17,6 +17,7 @@ mod gone_sets;
 mod held;
 mod interrupts;
 mod killed;
+mod names;
 mod nested;
 mod options;
 mod overtaken;
@@ -73,6 +74,7 @@ const ALL: &[(&str, &[Check])] = &[
     ("gone_sets", gone_sets::CHECKS),
     ("passing", passing::CHECKS),
     ("files", files::CHECKS),
+    ("names", names::CHECKS),
     ("rest", rest::CHECKS),
     ("watched", watched::CHECKS),
     ("addresses", addresses::CHECKS),
