@@ -315,6 +315,8 @@ pub unsafe trait Plain {}
 unsafe impl Plain for c_int {}
 // SAFETY: as above.
 unsafe impl Plain for u64 {}
+// SAFETY: any bytes are bytes.
+unsafe impl<const N: usize> Plain for [u8; N] {}
 // SAFETY: as above.
 unsafe impl Plain for libc::linger {}
 // SAFETY: as above.

@@ -12,40 +12,15 @@ use crate::io::recv;
 use crate::lifecycle::earn;
 use crate::state::registration;
 use crate::state::session::phase;
-use crate::state::sock::options::{TCP_INQ, is_low_water};
+use crate::state::sock::options::{is_kernels, is_low_water};
 use crate::state::sock::{self, Sock, flag, mode};
 use crate::state::socket::view;
 use crate::{real, remote};
 
-/// Options of level `SOL_SOCKET` that only the kernel can honour (asm-generic/socket.h).
-const KERNEL_SOCKET: &[c_int] = &[
-    libc::SO_ATTACH_FILTER,
-    libc::SO_ATTACH_BPF,
-    libc::SO_TIMESTAMP,
-    libc::SO_TIMESTAMPNS,
-    libc::SO_TIMESTAMPING,
-    libc::SO_ZEROCOPY,
-    libc::SO_MARK,
-    libc::SO_PEEK_OFF,
-    libc::SO_SELECT_ERR_QUEUE,
-    libc::SO_MAX_PACING_RATE,
-    libc::SO_TXTIME,
-    SO_TIMESTAMP_NEW,
-    SO_TIMESTAMPNS_NEW,
-    SO_TIMESTAMPING_NEW,
-];
-const SO_TIMESTAMP_NEW: c_int = 63;
-const SO_TIMESTAMPNS_NEW: c_int = 64;
-const SO_TIMESTAMPING_NEW: c_int = 65;
-/// The same of level `IPPROTO_TCP` (linux/tcp.h).
-const KERNEL_TCP: &[c_int] =
-    &[libc::TCP_REPAIR, libc::TCP_ULP, TCP_INQ, libc::TCP_MD5SIG, TCP_FASTOPEN_CONNECT, TCP_AO_ADD_KEY];
 /// ioctl of sockatmark(3) (asm-generic/sockios.h).
 const SIOCATMARK: c_ulong = 0x8905;
 /// getpeername(2) by another name (asm-generic/socket.h).
 const SO_PEERNAME: c_int = 28;
-const TCP_FASTOPEN_CONNECT: c_int = 30;
-const TCP_AO_ADD_KEY: c_int = 38;
 const TCP_CLOSE: u8 = 7;
 const TCP_CLOSE_WAIT: u8 = 8;
 /// A getsockopt(2) that receives.
@@ -165,8 +140,13 @@ pub unsafe extern "C-unwind" fn setsockopt(
         // SAFETY: the program vouches for `len` bytes, if they are mapped.
         inside.then(|| unsafe { get(value.cast::<u8>().wrapping_add(at).cast::<c_int>()) }).flatten()
     };
-    // Too short, or with a bad address: the kernel returns the error.
-    let Some(first) = word(0) else { return real() };
+    let first = match word(0) {
+        Some(first) => first,
+        // A name may be shorter than a word.
+        None if (level, name) == (libc::IPPROTO_TCP, libc::TCP_ULP) => 0,
+        // Too short, or with a bad address: the kernel returns the error.
+        None => return real(),
+    };
     let change = Change { fd, level, name, first, second: word(4).unwrap_or(0), third: word(8).unwrap_or(0) };
     if guarded_or(true, || before(&change)) {
         return 0;
@@ -193,8 +173,7 @@ fn before(change: &Change) -> bool {
     let Some(s) = sock::enter(change.fd) else { return false };
     let reason = match (change.level, change.name) {
         (libc::SOL_SOCKET, libc::SO_RCVLOWAT) if is_low_water(change.first) => Reason::LowWater,
-        (libc::SOL_SOCKET, name) if KERNEL_SOCKET.contains(&name) => Reason::Option,
-        (libc::IPPROTO_TCP, name) if KERNEL_TCP.contains(&name) => Reason::Option,
+        (level, name) if is_kernels(level, name, change.first) => Reason::Option,
         (libc::IPPROTO_TCP, libc::TCP_NODELAY | libc::TCP_CORK) => return hold_back(&s, change),
         (libc::SOL_SOCKET, libc::SO_SNDBUF | libc::SO_SNDBUFFORCE) | (libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT) => {
             // First, for the kernel wakes sleeping threads at once.

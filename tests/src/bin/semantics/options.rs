@@ -19,6 +19,8 @@ crate::checks![
     time_out_set_by_a_child,
     linger_set_by_a_child,
     options_of_a_listener_set_by_a_child,
+    peek_offset_set_by_a_child,
+    options_set_to_what_they_are,
     sockopt_errors,
 ];
 
@@ -155,6 +157,45 @@ fn options_of_a_listener_set_by_a_child() {
     p.warm_up();
     assert_eq!(net::recv(&p.s, &mut [0; 4], 0), Err(libc::EAGAIN));
 }
+
+/// What only the kernel can do stays with it, whoever set it.
+fn peek_offset_set_by_a_child() {
+    let p = Pair::fresh();
+    if set(&p.s, SOL_SOCKET, libc::SO_PEEK_OFF, -1).is_err() {
+        return; // Linux 6.9 and later have it for TCP.
+    }
+    let pid = net::fork(|| {
+        set(&p.s, SOL_SOCKET, libc::SO_PEEK_OFF, 0).unwrap();
+        0
+    });
+    assert_eq!(net::wait(pid), 0);
+    for _ in 0..100 {
+        send_all(&p.c, b"w");
+        assert_eq!(recv_exact(&p.s, 1), b"w");
+    }
+    send_all(&p.c, b"abcd");
+    net::await_events(&p.s, libc::POLLIN);
+    let peeked = |_| {
+        let mut bytes = [0; 2];
+        assert_eq!(net::recv(&p.s, &mut bytes, libc::MSG_PEEK), Ok(2));
+        bytes
+    };
+    assert_eq!([0, 1].map(peeked), [*b"ab", *b"cd"]);
+}
+
+/// An option set to the value it has takes nothing from rings.
+fn options_set_to_what_they_are() {
+    let p = Pair::warm();
+    for (name, unset) in [(libc::SO_TIMESTAMP, 0), (libc::SO_ZEROCOPY, 0), (libc::SO_MAX_PACING_RATE, -1)] {
+        set(&p.s, SOL_SOCKET, name, unset).unwrap();
+    }
+    set(&p.s, IPPROTO_TCP, TCP_INQ, 0).unwrap();
+    send_all(&p.c, b"x");
+    assert_eq!(recv_exact(&p.s, 1), b"x");
+    p.assert_in_rings();
+}
+
+const TCP_INQ: i32 = 36;
 
 fn options_of_the_listener() {
     let (listener, addr) = net::listener(madrigal_tests::pair::loopback());

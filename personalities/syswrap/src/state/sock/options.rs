@@ -4,21 +4,64 @@ use core::ffi::c_int;
 
 use madrigal_base::sync::Ordering;
 use madrigal_report::Reason;
-use madrigal_sys::raw;
+use madrigal_sys::{Errno, raw};
 
 use super::{Sock, flag, mode};
 
-/// Options that only the kernel can honour, and that it shows as a number which is 0 unless they are set.
-const KERNELS: &[(c_int, c_int)] = &[
-    (libc::SOL_SOCKET, libc::SO_TIMESTAMP),
-    (libc::SOL_SOCKET, libc::SO_TIMESTAMPNS),
-    (libc::SOL_SOCKET, libc::SO_TIMESTAMPING),
-    (libc::SOL_SOCKET, libc::SO_ZEROCOPY),
-    (libc::SOL_SOCKET, libc::SO_SELECT_ERR_QUEUE),
-    (libc::IPPROTO_TCP, TCP_INQ),
+/// Options that only the kernel can honour, and that it shows as a number: level, name, and the number where they are not set.
+const NUMBERS: &[(c_int, c_int, c_int)] = &[
+    (libc::SOL_SOCKET, libc::SO_TIMESTAMP, 0),
+    (libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 0),
+    (libc::SOL_SOCKET, libc::SO_TIMESTAMPING, 0),
+    (libc::SOL_SOCKET, SO_TIMESTAMP_NEW, 0),
+    (libc::SOL_SOCKET, SO_TIMESTAMPNS_NEW, 0),
+    (libc::SOL_SOCKET, SO_TIMESTAMPING_NEW, 0),
+    (libc::SOL_SOCKET, libc::SO_ZEROCOPY, 0),
+    (libc::SOL_SOCKET, libc::SO_SELECT_ERR_QUEUE, 0),
+    (libc::SOL_SOCKET, libc::SO_MARK, 0),
+    (libc::SOL_SOCKET, libc::SO_PEEK_OFF, -1),
+    (libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE, -1),
+    // Of its clock and flags the clock, which is seldom number 0.
+    (libc::SOL_SOCKET, libc::SO_TXTIME, 0),
+    (libc::IPPROTO_TCP, TCP_INQ, 0),
+    (libc::IPPROTO_TCP, libc::TCP_REPAIR, 0),
 ];
+/// Others that only the kernel can honour.
+const OTHERS: &[(c_int, c_int)] = &[
+    (libc::SOL_SOCKET, libc::SO_ATTACH_FILTER),
+    (libc::SOL_SOCKET, libc::SO_ATTACH_BPF),
+    (libc::IPPROTO_TCP, libc::TCP_ULP),
+    (libc::IPPROTO_TCP, libc::TCP_MD5SIG),
+    (libc::IPPROTO_TCP, TCP_FASTOPEN_CONNECT),
+    (libc::IPPROTO_TCP, TCP_AO_ADD_KEY),
+];
+/// asm-generic/socket.h.
+const SO_TIMESTAMP_NEW: c_int = 63;
+const SO_TIMESTAMPNS_NEW: c_int = 64;
+const SO_TIMESTAMPING_NEW: c_int = 65;
+const SO_GET_FILTER: c_int = libc::SO_ATTACH_FILTER;
 /// linux/tcp.h.
-pub(crate) const TCP_INQ: c_int = 36;
+const TCP_INQ: c_int = 36;
+const TCP_FASTOPEN_CONNECT: c_int = 30;
+const TCP_AO_ADD_KEY: c_int = 38;
+
+/// Whether only the kernel can honour an option that is set to a value with this first word.
+pub(crate) fn is_kernels(level: c_int, name: c_int, first: c_int) -> bool {
+    OTHERS.contains(&(level, name))
+        || NUMBERS.iter().any(|&(of, number, unset)| (of, number) == (level, name) && first != unset)
+}
+
+/// Whether the kernel has such an option.
+fn has_kernels(fd: c_int) -> bool {
+    let set = |&(level, name, unset): &(c_int, c_int, c_int)| {
+        raw::sockopt_int(fd, level, name).is_ok_and(|number| number != unset)
+    };
+    // How long the filter is; one that is not shown is refused.
+    let length = || raw::sockopt(fd, libc::SOL_SOCKET, SO_GET_FILTER, &mut [0u8; 0]);
+    let filters = || matches!(length(), Ok(1..) | Err(Errno::ACCESS));
+    let passed_on = || raw::sockopt(fd, libc::IPPROTO_TCP, libc::TCP_ULP, &mut [0u8; 16]).is_ok_and(|len| len > 0);
+    NUMBERS.iter().any(set) || filters() || passed_on()
+}
 
 impl Sock {
     /// Whether calls return at once instead of waiting (`O_NONBLOCK`).
@@ -57,14 +100,14 @@ impl Sock {
         let mut linger = libc::linger { l_onoff: 0, l_linger: 0 };
         let known = raw::sockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, &mut linger).is_ok();
         self.set_flag(flag::LINGER0, known && linger.l_onoff != 0 && linger.l_linger == 0);
-        let number = |(level, name)| raw::sockopt_int(fd, level, name).unwrap_or(0);
-        self.session.corked.store(u32::from(number((libc::IPPROTO_TCP, libc::TCP_CORK)) != 0), Ordering::Relaxed);
+        let corked = raw::sockopt_int(fd, libc::IPPROTO_TCP, libc::TCP_CORK).unwrap_or(0) != 0;
+        self.session.corked.store(corked.into(), Ordering::Relaxed);
         let low_water = is_low_water(raw::sockopt_int(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT).unwrap_or(1));
         self.set_flag(flag::LOW_WATER, low_water);
         if low_water {
             self.set_never(Reason::LowWater);
         }
-        if KERNELS.iter().any(|option| number(*option) != 0) {
+        if has_kernels(fd) {
             self.set_never(Reason::Option);
         }
         self.set_flag(flag::OPTIONS_UNKNOWN, false);
