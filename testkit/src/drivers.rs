@@ -6,7 +6,7 @@ use std::io::IoSlice;
 use std::sync::Arc;
 
 use madrigal_base::error::{ConnectError, ListenError, ReadError, WriteError};
-use madrigal_base::locator::Locator;
+use madrigal_base::locator::{Address, Locator};
 use madrigal_progress::driver::{
     Connecting, Connection, Driver, Ends, Listener, Packet, Place, Read, Signal, Watched, Wrote,
 };
@@ -38,6 +38,7 @@ pub static CASES: &[Case<Context>] = &[
     Case { name: "a_place_is_listened_at_once", run: in_use },
     Case { name: "reads_everything_before_the_end", run: the_end },
     Case { name: "closing_with_bytes_unread_resets", run: reset },
+    Case { name: "a_reset_that_a_write_met_is_one_to_the_reader", run: reset_met_by_a_write },
     Case { name: "writing_to_a_peer_that_is_gone_fails", run: gone },
     Case { name: "a_full_connection_takes_no_more_until_read", run: back_pressure },
     Case { name: "any_split_and_merge_is_one_stream", run: split_and_merge },
@@ -227,7 +228,8 @@ fn refuses(c: &Context) {
 }
 
 fn forms(c: &Context) {
-    let other = if c.address().to_string().contains(':') && c.driver.name() == "tcp" { "name" } else { "127.0.0.1:1" };
+    let has_port = matches!(c.address().address(), Address::Inet(_));
+    let other = if has_port { "name" } else { "127.0.0.1:1" };
     let wrong: Locator = format!("{}://{other}", c.driver.name()).parse().unwrap();
     assert!(matches!(c.driver.listen(&wrong, &c.place), Err(ListenError::BadAddress { .. })));
     assert!(matches!(c.connect(&wrong), Err(ConnectError::BadAddress { .. })));
@@ -265,6 +267,19 @@ fn reset(c: &Context) {
     drop(near);
     let (all, error) = drain(&mut far).unwrap_err();
     assert_eq!(all, b"last words");
+    assert!(matches!(error, ReadError::Reset { .. }), "{error}");
+}
+
+/// Whoever reads must not take what was cut off for whole, whichever end of the connection was told first.
+fn reset_met_by_a_write(c: &Context) {
+    let (mut near, mut far) = c.pair();
+    write(&mut far, b"never read").unwrap();
+    while !near.rx.arm() && !readable(&*near.signal) {}
+    drop(near);
+    while write(&mut far, &[1; 64]).is_ok() {
+        std::thread::yield_now();
+    }
+    let (_, error) = drain(&mut far).expect_err("bytes were dropped unread");
     assert!(matches!(error, ReadError::Reset { .. }), "{error}");
 }
 

@@ -2,6 +2,7 @@
 
 use std::io::IoSlice;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use madrigal_base::error::{ReadError, WriteError};
 use madrigal_base::locator::Locator;
@@ -36,7 +37,8 @@ impl ByteRx for End {
             return Ok(Read::Bytes(0));
         }
         loop {
-            return match rustix::net::recv(&self.socket.0, &mut *buf, RecvFlags::DONTWAIT) {
+            return match rustix::net::recv(&self.socket.fd, &mut *buf, RecvFlags::DONTWAIT) {
+                Ok((0, _)) if self.socket.reset.load(Ordering::Relaxed) => Err(self.read_error(Errno::CONNRESET)),
                 Ok((0, _)) => Ok(Read::End),
                 Ok((n, _)) => Ok(Read::Bytes(n)),
                 Err(Errno::AGAIN) => Ok(Read::WouldBlock),
@@ -55,14 +57,17 @@ impl ByteTx for End {
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         loop {
             let sent = match bufs {
-                [one] => rustix::net::send(&self.socket.0, one, flags),
-                many => rustix::net::sendmsg(&self.socket.0, many, &mut SendAncillaryBuffer::default(), flags),
+                [one] => rustix::net::send(&self.socket.fd, one, flags),
+                many => rustix::net::sendmsg(&self.socket.fd, many, &mut SendAncillaryBuffer::default(), flags),
             };
             return match sent {
                 Ok(n) => Ok(Wrote::Bytes(n)),
                 Err(Errno::AGAIN) => Ok(Wrote::WouldBlock),
                 Err(Errno::INTR) => continue,
-                Err(errno) => Err(self.write_error(errno)),
+                Err(errno) => {
+                    self.socket.reset.fetch_or(errno == Errno::CONNRESET, Ordering::Relaxed);
+                    Err(self.write_error(errno))
+                }
             };
         }
     }

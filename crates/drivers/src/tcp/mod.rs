@@ -54,7 +54,7 @@ impl Driver for Tcp {
             errno => ListenError::System { at: at.clone(), os: os(errno) },
         });
         let (socket, real) = made?;
-        Ok(Box::new(TcpListener { socket: Arc::new(Socket(socket)), at: Locator::inet(NAME, real) }))
+        Ok(Box::new(TcpListener { socket: Socket::new(socket), at: Locator::inet(NAME, real) }))
     }
 
     fn connect(&self, to: &Locator, _place: &Place) -> Result<Connecting, ConnectError> {
@@ -67,7 +67,7 @@ impl Driver for Tcp {
             Ok(()) | Err(Errno::INPROGRESS | Errno::INTR) => {}
             Err(errno) => return Err(failed(errno)),
         }
-        Ok(Connecting::Pending(Box::new(Attempt { socket: Arc::new(Socket(socket)), to: to.clone() })))
+        Ok(Connecting::Pending(Box::new(Attempt { socket: Socket::new(socket), to: to.clone() })))
     }
 }
 
@@ -79,9 +79,10 @@ struct TcpListener {
 impl Listener for TcpListener {
     fn accept(&mut self) -> Result<Option<Connection>, AcceptError> {
         loop {
-            match rustix::net::accept_with(&self.socket.0, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC).map(Fd::from) {
+            match rustix::net::accept_with(&self.socket.fd, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC).map(Fd::from)
+            {
                 Ok(fd) => match peer_of(&fd) {
-                    Some(peer) => return Ok(Some(endpoint(Arc::new(Socket(fd)), Locator::inet(NAME, peer)))),
+                    Some(peer) => return Ok(Some(endpoint(Socket::new(fd), Locator::inet(NAME, peer)))),
                     None => continue,
                 },
                 Err(Errno::AGAIN) => return Ok(None),
@@ -111,9 +112,9 @@ struct Attempt {
 impl Pending for Attempt {
     fn poll(&mut self) -> Result<Option<Connection>, ConnectError> {
         let failed = |errno| connect_error(&self.to, errno);
-        sockopt::socket_error(&self.socket.0).map_err(failed)?.map_err(failed)?;
-        let Some(peer) = peer_of(&self.socket.0) else { return Ok(None) };
-        if own(&self.socket.0) == Some(peer) {
+        sockopt::socket_error(&self.socket.fd).map_err(failed)?.map_err(failed)?;
+        let Some(peer) = peer_of(&self.socket.fd) else { return Ok(None) };
+        if own(&self.socket.fd) == Some(peer) {
             // Nobody listened, and the kernel let the socket connect to itself: the port was one of its own choice.
             return Err(ConnectError::Refused { to: self.to.clone() });
         }
@@ -127,8 +128,8 @@ impl Pending for Attempt {
 
 fn endpoint(socket: Arc<Socket>, peer: Locator) -> Connection {
     // Without it everything works, only slower.
-    let _ = sockopt::set_tcp_nodelay(&socket.0, true);
-    let local = own(&socket.0).unwrap_or_else(|| SocketAddr::from(([0, 0, 0, 0], 0)));
+    let _ = sockopt::set_tcp_nodelay(&socket.fd, true);
+    let local = own(&socket.fd).unwrap_or_else(|| SocketAddr::from(([0, 0, 0, 0], 0)));
     let ends = ends::ends(&socket, &peer);
     Connection { ends, signal: socket, local: Locator::inet(NAME, local), peer }
 }
