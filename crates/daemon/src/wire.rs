@@ -80,11 +80,6 @@ pub(crate) struct StackOffer {
     pub(crate) strict: bool,
     /// The adapters that it has, and the oldest and newest version of each.
     pub(crate) known: BTreeMap<String, [u16; 2]>,
-    /// The kernel of this end slows a connection down where packets are lost.
-    pub(crate) by_loss: bool,
-    /// The number of networks by which it reaches the other end.
-    #[serde(default)]
-    pub(crate) networks: u8,
 }
 
 /// A connection for a link that is up.

@@ -1,7 +1,7 @@
 //! Which stack a link has (`adoc/stripe(32)/tls/tcp`): what this end offers in its greeting, and what the two ends agree on.
 //!
-//! Without a configured stack, a link of some distance is compressed where that makes it faster, and has several connections where losses
-//! slow one down. Both ends send what they want, and come to the same result by [`madrigal_adapters::stack::agree`].
+//! Without a configured stack, a link of some distance is compressed where that makes it faster, and has several connections where they carry
+//! more than one. Both ends send what they want, and come to the same result by [`madrigal_adapters::stack::agree`].
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd as _, AsRawFd as _};
@@ -37,17 +37,16 @@ impl Daemon {
         })
     }
 
-    /// This end's answer to an offer: if no rule sets the stack at either end, the adapters that pay off. Where both kernels send by rate,
-    /// regardless of losses, one connection for each network is enough.
+    /// This end's answer to an offer: if no rule sets the stack at either end, the adapters that pay off. On a long way several connections
+    /// may: where losses slow one down, and where what one may have in flight is less than the way holds.
     fn stack_answer(&self, link: &Link, peer: usize, offer: Option<&StackOffer>) -> StackOffer {
-        let has = |name: &str| offer.is_some_and(|offer| offer.stack.split('/').any(|part| part.starts_with(name)));
+        let has = |name: &str| {
+            offer.is_some_and(|offer| offer.stack.split('/').any(|part| part.split('(').next() == Some(name)))
+        };
         let insists = offer.is_some_and(|offer| offer.strict);
-        let by_loss = offer.is_some_and(|offer| offer.by_loss) || is_by_loss(&link.channel);
-        // Networks of shorter ways are faster than the compression.
-        let is_far = is_far(&link.channel);
-        let several = by_loss || offer.is_some_and(|offer| offer.networks > 1);
-        let (adoc, stripe) = (insists || is_far, insists || is_far && several);
-        self.stack_wanted(link, peer, (has("adoc") && adoc, has("stripe") && stripe))
+        // On a shorter way the network is faster than they are.
+        let pays = insists || is_far(&link.channel);
+        self.stack_wanted(link, peer, (has("adoc") && pays, has("stripe") && pays))
     }
 
     /// The stack of a rule or of [`Self::makes_links_of`], or else one with these adapters.
@@ -75,9 +74,7 @@ impl Daemon {
             elements.retain(|element| matches!(element, Element::Adoc | Element::Tcp));
         }
         let stack = elements.iter().map(Element::to_string).collect::<Vec<_>>().join("/");
-        let networks = u8::try_from(self.networks(link, peer).len()).unwrap_or(u8::MAX);
-        let strict = rule.or(typed).is_some();
-        StackOffer { stack, strict, known: known_here(), by_loss: is_by_loss(&link.channel), networks }
+        StackOffer { stack, strict: rule.or(typed).is_some(), known: known_here() }
     }
 
     /// The stack that the two ends of a link agree on from both offers; or why they do not agree.
@@ -118,7 +115,7 @@ impl Daemon {
 /// The offer for a link without adapters, if no rule at the other end insists on some.
 pub(super) fn plain_offer(link: &Link) -> StackOffer {
     let stack = if link.channel.is_encrypted() { "tls/tcp" } else { "tcp" }.to_owned();
-    StackOffer { stack, strict: false, known: known_here(), by_loss: is_by_loss(&link.channel), networks: 1 }
+    StackOffer { stack, strict: false, known: known_here() }
 }
 
 /// The adapters of this version, and the oldest and newest version of each.

@@ -67,7 +67,8 @@ impl Striped {
         stripe.add(now, ONLY)?;
         // There is one connection at least, even if the peer answered 0.
         let [begin, most] = [begin, most].map(|count| usize::from(count.max(1)));
-        let begin = begin.max(networks.len()).min(most);
+        // By rate each network is full with one, and a network that cannot be reached is no reason for more on the others.
+        let begin = if congestion == Congestion::ByRate { begin } else { begin.max(networks.len()) }.min(most);
         Ok(Self {
             stripe,
             further: BTreeMap::new(),

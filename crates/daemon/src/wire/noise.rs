@@ -67,14 +67,8 @@ fn header() -> impl Strategy<Value = StreamHeader> {
 
 fn hello() -> impl Strategy<Value = Hello> {
     let known = prop::collection::btree_map(text(), any::<[u16; 2]>(), 0..4);
-    let stack = (text(), any::<(bool, bool, u8)>(), known);
-    let stack = stack.prop_map(|(stack, (strict, by_loss, networks), known)| StackOffer {
-        stack,
-        strict,
-        known,
-        by_loss,
-        networks,
-    });
+    let stack = (text(), any::<bool>(), known);
+    let stack = stack.prop_map(|(stack, strict, known)| StackOffer { stack, strict, known });
     let stack = proptest::option::of(stack);
     let joins = proptest::option::of(any::<(u64, u32)>());
     let joins = joins.prop_map(|of| of.map(|(link, lane)| Joins { link, lane }));

@@ -7,7 +7,8 @@ use super::super::limits::MOST_STREAMS;
 pub enum Congestion {
     /// CUBIC, which most hosts have; or Reno, or one that is not known: by losses.
     ByLoss,
-    /// BBR: by the rate at which bytes come, whatever is lost. One stream is all it needs.
+    /// BBR: by the rate at which bytes come, whatever is lost. One stream is all it needs, if its window and its buffer hold what is in
+    /// flight.
     ByRate,
 }
 

@@ -93,7 +93,7 @@ impl StreamCount {
         let limit = limit.clamp(1, MOST_STREAMS.into());
         let hold = |until, next| Hold { until, next };
         Self {
-            count: if congestion == Congestion::ByRate { 1 } else { count.clamp(1, limit) },
+            count: count.clamp(1, limit),
             limit,
             congestion,
             stage: Stage::Steady,
@@ -114,10 +114,10 @@ impl StreamCount {
 
     /// One sample of each stream that is up; how many there should be.
     pub fn sample(&mut self, now: u64, streams: &[StreamSample]) -> usize {
-        if streams.is_empty() || self.congestion == Congestion::ByRate {
+        if streams.is_empty() {
             return self.count;
         }
-        let classes: Vec<Class> = streams.iter().map(|stream| stream.class(self.best)).collect();
+        let classes: Vec<Class> = streams.iter().map(|stream| self.class(stream)).collect();
         for stream in streams.iter().filter(|stream| !stream.app_limited) {
             self.best = self.best.max(stream.rate);
         }
@@ -128,7 +128,7 @@ impl StreamCount {
             return if since.saturating_add(IDLE) <= now { self.idle(now) } else { self.count };
         }
         self.idle_since = None;
-        let signs = Signs::of(streams, &classes);
+        let signs = Signs::of(streams, &classes, self.congestion);
         let trip = streams.iter().map(|stream| stream.round_trip).max().unwrap_or(0);
         let period = OBSERVED.max(OBSERVED_TRIPS.saturating_mul(trip)) / if signs.roomy { 2 } else { 1 };
         if !self.counts(now, streams, trip) {
@@ -142,6 +142,14 @@ impl StreamCount {
             }
         }
         self.count
+    }
+
+    /// What holds a stream back. Losses hold none back that goes by rate; its window and its buffer do.
+    fn class(&self, stream: &StreamSample) -> Class {
+        match stream.class(self.best) {
+            Class::Loss if self.congestion == Congestion::ByRate => Class::Link,
+            class => class,
+        }
     }
 
     /// Whether what is seen now counts: all streams are there, and carry what they can.
@@ -257,12 +265,13 @@ impl StreamCount {
 }
 
 impl Signs {
-    fn of(streams: &[StreamSample], classes: &[Class]) -> Self {
+    fn of(streams: &[StreamSample], classes: &[Class], congestion: Congestion) -> Self {
         let half = |count: usize| 2 * count >= classes.len();
         let helps = |class: &&Class| matches!(class, Class::Receiver | Class::SendBuffer | Class::Loss);
         Self {
             more: half(classes.iter().filter(helps).count()),
-            roomy: half(streams.iter().filter(|stream| stream.loses()).count())
+            roomy: congestion == Congestion::ByLoss
+                && half(streams.iter().filter(|stream| stream.loses()).count())
                 && !half(streams.iter().filter(|stream| stream.fills_a_queue()).count()),
         }
     }

@@ -231,10 +231,24 @@ fn a_link_that_changes_is_followed() {
 }
 
 #[test]
-fn by_rate_one_stream_is_enough_and_limits_hold() {
+fn by_rate_one_stream_is_enough_whatever_is_lost() {
     let mut model = Model::new(100.0, 0.1, 0.01);
-    let (mut now, mut count) = (0, StreamCount::new(0, 8, 16, Congestion::of("bbr")));
+    let (mut now, mut count) = (0, StreamCount::new(0, 1, 16, Congestion::of("bbr")));
     assert_eq!(run(&mut model, &mut count, &mut now, 100)[1].round(), 100.0);
+}
+
+/// A buffer holds 320 Mbit/s of a way of 50 ms.
+#[test]
+fn by_rate_more_streams_are_found_where_one_is_held_back_by_its_window() {
+    let mut model = Model { window: Some(40e6), ..Model::new(1000.0, 0.05, 0.000_001) };
+    let (mut now, mut count) = (0, StreamCount::new(0, 1, 16, Congestion::of("bbr")));
+    run(&mut model, &mut count, &mut now, 30);
+    assert_eq!(count.count(), 4);
+}
+
+#[test]
+fn limits_hold() {
+    let mut model = Model::new(100.0, 0.1, 0.01);
     let (mut now, mut count) = (0, StreamCount::new(0, 16, 6, Congestion::ByLoss));
     let times = run(&mut model, &mut count, &mut now, 600);
     assert!(times[7..].iter().all(|time| *time == 0.0) && times[6] > 300.0, "{times:?}");
