@@ -1,6 +1,6 @@
 //! Madrigal for C, and for every language that can call C: `libmadrigal.so`, `madrigal.h`, `madrigal.pc`.
 //!
-//! The header is generated from this source (`tests/header.rs`): the comment of an exported function is its contract. The exported
+//! The header is generated from this source (`tools/header`): the comment of an exported function is its contract. The exported
 //! functions are in `border`; everything else is safe code about Rust's own types.
 //!
 //! ```text
