@@ -13,7 +13,7 @@ use madrigal_progress::engine::Engine;
 use madrigal_sys::{process, time};
 
 use super::ends;
-use super::greeting::{Greeting, Id, hear, say};
+use super::greeting::{Greeting, Id, receive, send};
 use super::link::{Further, Link};
 use crate::connect::{Attempting, connect_with};
 use crate::op::Handler;
@@ -87,9 +87,9 @@ impl Dial {
         inner.greeting = Some(link.clone());
         drop(inner);
         let id = Id(u128::from(process::random()) << 64 | u128::from(process::random()));
-        say(link, &Greeting::Link(Some(id), offer.clone()));
+        send(link, &Greeting::Link(Some(id), offer.clone()));
         let (its, way, offer) = (Arc::clone(self), way.clone(), offer.clone());
-        hear(
+        receive(
             link,
             Box::new(move |link, answer| {
                 let made = match answer {
@@ -206,9 +206,9 @@ impl Further for Missing {
 
 /// Asks the other end to take a connection into a link.
 fn ask(by: &VLink, id: Id, lane: Lane, link: &Arc<Link>) {
-    say(by, &Greeting::Join(Some((id, lane))));
+    send(by, &Greeting::Join(Some((id, lane))));
     let link = Arc::downgrade(link);
-    hear(
+    receive(
         by,
         Box::new(move |by, answer| {
             let Some(link) = link.upgrade() else { return };

@@ -97,10 +97,10 @@ fn read_known(text: &str) -> Option<Known> {
 }
 
 /// What a reader of one greeting gets.
-pub(super) type Heard = Box<dyn FnOnce(&VLink, Result<Greeting, String>) + Send>;
+pub(super) type Received = Box<dyn FnOnce(&VLink, Result<Greeting, String>) + Send>;
 
 /// Reads a greeting, and no byte behind it.
-pub(super) fn hear(link: &VLink, then: Heard) {
+pub(super) fn receive(link: &VLink, then: Received) {
     collect(
         link,
         Vec::new(),
@@ -162,7 +162,7 @@ fn once(link: &VLink, length: usize, then: ReadOnce) {
 }
 
 /// Posts the write of a greeting. If it fails, so does the read of the answer.
-pub(super) fn say(link: &VLink, greeting: &Greeting) {
+pub(super) fn send(link: &VLink, greeting: &Greeting) {
     link.write_with(greeting.bytes(), Handler::new(|_: &VLink, _| {}));
 }
 

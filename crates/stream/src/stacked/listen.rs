@@ -15,7 +15,7 @@ use madrigal_sys::time;
 
 use super::dial::NO_ADAPTER;
 use super::ends;
-use super::greeting::{Greeting, Id, hear, say};
+use super::greeting::{Greeting, Id, receive, send};
 use super::link::Link;
 use crate::acceptor::Acceptor;
 use crate::op::Handler;
@@ -77,7 +77,7 @@ impl Greeter {
         acceptor.accept_with(Handler::new(move |acceptor: &Acceptor, outcome: Result<VLink, AcceptError>| {
             let Some(its) = its.upgrade() else { return };
             match outcome {
-                Ok(link) => its.hear(&link),
+                Ok(link) => its.receive(&link),
                 Err(AcceptError::Closed { .. }) => return,
                 Err(error) => its.ready(Err(error)),
             }
@@ -96,7 +96,7 @@ impl Greeter {
         self.bell.ring();
     }
 
-    fn hear(self: &Arc<Self>, link: &VLink) {
+    fn receive(self: &Arc<Self>, link: &VLink) {
         let (mut inner, now) = (self.lock(), time::now_ns());
         if inner.closed {
             return;
@@ -110,7 +110,7 @@ impl Greeter {
         drop(inner);
         late.iter().for_each(|(_, link)| link.abort());
         let its = Arc::downgrade(self);
-        hear(
+        receive(
             link,
             Box::new(move |link, greeting| {
                 if let Some(its) = its.upgrade() {
@@ -144,7 +144,7 @@ impl Greeter {
         let Some(adapters) = chain(&agreed.stack, time::now_ns) else { return refuse(first, NO_ADAPTER.to_owned()) };
         // Connections that join may come as soon as the other end has the answer, and wait for this lock.
         let mut inner = self.lock();
-        say(first, &Greeting::Link(None, self.offer.clone()));
+        send(first, &Greeting::Link(None, self.offer.clone()));
         let made = Link::new((&self.engine, self.engine.class(self.class)), adapters, first.clone(), None);
         let Ok(link) = made else { return first.abort() };
         inner.links.retain(|_, link| link.strong_count() > 0);
@@ -157,7 +157,7 @@ impl Greeter {
         let link = self.lock().links.get(&id).and_then(Weak::upgrade);
         match link {
             Some(link) => {
-                say(by, &Greeting::Join(None));
+                send(by, &Greeting::Join(None));
                 link.join(lane, by.clone());
             }
             None => refuse(by, "there is no such link".to_owned()),
@@ -167,7 +167,7 @@ impl Greeter {
 
 /// Says why not, and closes.
 fn refuse(link: &VLink, why: String) {
-    say(link, &Greeting::No(why));
+    send(link, &Greeting::No(why));
     drop(link.close());
 }
 
