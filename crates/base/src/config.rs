@@ -86,7 +86,7 @@ pub const KEYS: &[Key] = &[
         name: "MADRIGAL_CONFIG_DIR",
         default: "~/.config/madrigal",
         unit: "",
-        help: "Directory of certificates, keys and the description of the grid; ~ is the home directory.",
+        help: "Directory of certificates, keys and the description of the grid; ~ is the home directory. XDG_CONFIG_HOME goes before ~/.config.",
     },
     Key {
         name: "MADRIGAL_DAEMON",
@@ -164,8 +164,6 @@ pub struct Settings {
     pub network: Network,
     /// `MADRIGAL_ADDR_LEN`; `None`: what the MPI can carry.
     pub address_len: Option<usize>,
-    /// `MADRIGAL_CONFIG_DIR`, `~/` not yet replaced.
-    pub config_dir: String,
     /// `MADRIGAL_DAEMON`.
     pub daemon: String,
     /// `MADRIGAL_AGENT`.
@@ -186,7 +184,6 @@ impl Default for Settings {
             check: false,
             network: Network::default(),
             address_len: None,
-            config_dir: "~/.config/madrigal".to_owned(),
             daemon: String::new(),
             agent: "ssh".to_owned(),
             stack: String::new(),
@@ -231,9 +228,10 @@ impl Settings {
                 let len = value.parse().ok().filter(|len| [16, 64].contains(len));
                 self.address_len = Some(len.ok_or_else(|| bad("16 or 64"))?);
             }
+            // `madrigal_identity::directory` reads it.
             "MADRIGAL_CONFIG_DIR" => {
                 let at_home = value.starts_with("~/").then(|| value.to_owned());
-                self.config_dir = at_home.or_else(|| absolute(value)).ok_or_else(|| bad("a path from / or ~/"))?;
+                at_home.or_else(|| absolute(value)).ok_or_else(|| bad("a path from / or ~/"))?;
             }
             "MADRIGAL_DAEMON" => {
                 let plain = value.is_empty() || value == "none";

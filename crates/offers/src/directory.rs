@@ -49,13 +49,14 @@ pub struct TableFile {
 }
 
 impl Directory {
-    /// The directory called `path`, in which `UID` stands for the effective user; `None` or empty: the default. A path too long to
-    /// be built on the stack names nothing.
+    /// The directory called `path`, in which `UID` stands for the effective user; `None`, or no path from `/`: the default. A path too
+    /// long to be built on the stack names nothing.
     pub fn named(path: Option<&str>) -> Self {
         let own = rustix::process::geteuid().as_raw();
         let mut built = StackPath::empty();
         let mut written = Ok(());
-        for (i, part) in path.filter(|p| !p.is_empty()).unwrap_or("/dev/shm/madrigal-UID").split("UID").enumerate() {
+        for (i, part) in path.filter(|p| p.starts_with('/')).unwrap_or("/dev/shm/madrigal-UID").split("UID").enumerate()
+        {
             let uid = if i == 0 { Ok(()) } else { write!(built, "{own}") };
             written = written.and(uid).and_then(|()| built.write_str(part));
         }

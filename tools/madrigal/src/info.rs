@@ -179,8 +179,14 @@ fn may_trace_anything() -> bool {
 fn setting(key: &'static madrigal::config::Key) -> Setting {
     let set = std::env::var(key.name).ok().filter(|value| !value.is_empty());
     let from = if set.is_some() { "environment" } else { "default" };
-    let value = set.unwrap_or_else(|| key.default.to_owned());
+    let value = set.or_else(|| found(key)).unwrap_or_else(|| key.default.to_owned());
     Setting { key: key.name, value, from, default: key.default, unit: key.unit, help: key.help }
+}
+
+/// Where a default depends on other variables: what it is.
+fn found(key: &'static madrigal::config::Key) -> Option<String> {
+    let dir = || madrigal_identity::directory(|name| std::env::var(name).ok()).ok();
+    (key.name == "MADRIGAL_CONFIG_DIR").then(dir).flatten().map(|dir| dir.display().to_string())
 }
 
 fn describe(answer: &Answer) -> String {

@@ -40,6 +40,7 @@ fn uid_in_a_name_is_replaced_and_a_long_name_names_nothing() {
     let text = |path| Directory::named(path).path().to_str().unwrap().to_owned();
     assert_eq!(text(None), format!("/dev/shm/madrigal-{own}"));
     assert_eq!(text(Some("")), format!("/dev/shm/madrigal-{own}"));
+    assert_eq!(text(Some("here")), format!("/dev/shm/madrigal-{own}"), "what is no path from / counts as not set");
     assert_eq!(text(Some("/tmp/UID/m-UID")), format!("/tmp/{own}/m-{own}"));
     assert_eq!(text(Some(&"/x".repeat(200))), "");
     assert_eq!(Directory::named(Some(&"/x".repeat(200))).check(1), Err(Reason::DirMissing));
