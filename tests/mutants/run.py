@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Makes deliberate faults in Madrigal's core, one at a time, and runs the tests that are to find each.
 
-    tests/mutants/run.py                      all of them: an hour on two processors
+    tests/mutants/run.py                      all of them: half an hour on two processors
     tests/mutants/run.py --only seal-ignored  one, by its name (several: --only a,b)
     tests/mutants/run.py --list               names, files, and what each would do to a program
     tests/mutants/run.py --check              whether each fault can still be made; builds nothing

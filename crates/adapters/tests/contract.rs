@@ -31,7 +31,11 @@ fn all() -> Vec<(String, Make)> {
     let mut all: Vec<(String, Make)> = Vec::new();
     for entry in ADAPTERS {
         all.push((entry.name.to_owned(), Box::new(entry.make)));
-        let above = |name: &str| format!("{name}/{}(1)/tcp", entry.name).parse::<Stack>().ok();
+        // Some take an argument, and some take none.
+        let above = |name: &str| {
+            let texts = [format!("{name}/{}/tcp", entry.name), format!("{name}/{}(1)/tcp", entry.name)];
+            texts.iter().find_map(|text| text.parse::<Stack>().ok())
+        };
         for stack in ADAPTERS.iter().filter_map(|upper| above(upper.name)) {
             all.push((stack.to_string(), Box::new(move || chain(&stack, ticks).expect("it has adapters"))));
         }

@@ -55,7 +55,7 @@ reasons! {
     /// Holders cannot be counted.
     SharedUnknown = 12, "shared-unknown", "the socket was inherited or handed out where its holders cannot be counted";
     /// A FILE was opened on the socket.
-    Stdio = 13, "stdio", "the program uses stdio on this socket, which reads and writes inside the C library";
+    Stdio = 13, "stdio", "the C library reads or writes this socket by itself (stdio)";
     /// splice(2) was used.
     Splice = 14, "splice", "the program uses splice on this socket";
     /// Urgent data was sent.

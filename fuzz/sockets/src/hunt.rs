@@ -63,7 +63,6 @@ pub struct Report {
     /// Programs that were cut off, because plain they wait for ever.
     pub cut: u64,
     /// How often each rule was used.
-    #[serde(rename = "tally")]
     pub counts: Counts,
     /// How many failures have which name, and one of each.
     pub classes: BTreeMap<String, (u64, Found)>,

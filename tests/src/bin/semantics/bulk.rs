@@ -1,6 +1,5 @@
 //! Much data: both directions at once, checked byte by byte, in one process and across two.
 
-use madrigal_report::Path;
 use madrigal_tests::net::{self, read, recv_exact, send_all};
 use madrigal_tests::pair::{self, Pair};
 
@@ -149,7 +148,8 @@ fn bulk_from_the_first_byte() {
     let p = Pair::fresh();
     both(|| send_stream(&p.c, 10, 32 * MIB, 100_000), || check_stream(&p.s, 10, 32 * MIB, 100_000));
     if pair::expect_ring() {
-        assert_eq!(pair::path(&p.s), Some(Path::Shm), "the end that never sends cannot ring for space");
+        // A ring that a busy machine leaves full for a while is left for TCP.
+        assert!(pair::moves(&p.s) > 0, "the end that never sends cannot ring for space: {:?}", pair::why(&p.s));
     }
 }
 
