@@ -70,9 +70,10 @@ pub(crate) struct Channel {
 }
 
 /// Bytes that may wait for the wire, before encryption and after it.
-const MOST_QUEUED: usize = 64 << 10;
-/// Unsent bytes that may wait in the kernel: urgent ones queue behind them.
-const MOST_UNSENT: usize = 128 << 10;
+const MOST_QUEUED: usize = 256 << 10;
+/// Unsent bytes that may wait in the kernel, and the most on a fast link: urgent ones queue behind them.
+pub(super) const UNSENT: usize = 128 << 10;
+pub(super) const MOST_UNSENT: usize = 1 << 20;
 /// The longest handshake, ten times that of three certificates.
 const LONGEST_HANDSHAKE: usize = 32 << 10;
 /// The first byte of a TLS connection: the type of a handshake record.
@@ -104,9 +105,9 @@ impl Channel {
         channel
     }
 
-    /// At most so many unsent bytes wait in the kernel, and as many here.
+    /// At most so many unsent bytes wait in the kernel, and half as many here, where that is not little.
     pub(crate) fn limit_unsent(&mut self, bytes: Option<usize>) {
-        let bytes = bytes.unwrap_or(MOST_UNSENT).min(MOST_UNSENT);
+        let bytes = bytes.unwrap_or(UNSENT).min(MOST_UNSENT);
         if bytes != self.most_unsent {
             self.most_unsent = bytes;
             // A socket that is no TCP has no such option.
@@ -174,7 +175,8 @@ impl Channel {
 
     /// How many more bytes it should be given now.
     pub(crate) fn room(&self) -> usize {
-        MOST_QUEUED.min(self.most_unsent).saturating_sub(self.out.len() - self.sent)
+        let most = (self.most_unsent / 2).max(self.most_unsent.min(UNSENT / 2)).min(MOST_QUEUED);
+        most.saturating_sub(self.out.len() - self.sent)
     }
 
     /// The queue, for bytes to be added.
