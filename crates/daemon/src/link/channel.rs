@@ -73,7 +73,9 @@ pub(crate) struct Channel {
 const MOST_QUEUED: usize = 256 << 10;
 /// Unsent bytes that may wait in the kernel, and the most on a fast link: urgent ones queue behind them.
 pub(super) const UNSENT: usize = 128 << 10;
-pub(super) const MOST_UNSENT: usize = 1 << 20;
+const MOST_UNSENT: usize = 1 << 20;
+/// The shortest round trip of a long way, in microseconds: on a shorter one losses are made up for soon.
+const FAR: u32 = 1000;
 /// The longest handshake, ten times that of three certificates.
 const LONGEST_HANDSHAKE: usize = 32 << 10;
 /// The first byte of a TLS connection: the type of a handshake record.
@@ -101,18 +103,24 @@ impl Channel {
     fn new(socket: OwnedFd, cipher: Cipher) -> Self {
         let mut channel =
             Self { socket, cipher, out: Vec::new(), sent: 0, broken: None, more: false, corked: false, most_unsent: 0 };
-        channel.limit_unsent(None);
+        channel.limit_unsent(UNSENT);
         channel
     }
 
     /// At most so many unsent bytes wait in the kernel, and half as many here, where that is not little.
-    pub(crate) fn limit_unsent(&mut self, bytes: Option<usize>) {
-        let bytes = bytes.unwrap_or(UNSENT).min(MOST_UNSENT);
+    pub(crate) fn limit_unsent(&mut self, bytes: usize) {
+        let bytes = bytes.min(MOST_UNSENT);
         if bytes != self.most_unsent {
             self.most_unsent = bytes;
             // A socket that is no TCP has no such option.
             let _ = tcp::set_most_unsent(self.socket.as_raw_fd(), i32::try_from(bytes).unwrap_or(i32::MAX));
         }
+    }
+
+    /// Whether the way is so long that adapters, and another congestion control, may be worth it.
+    pub(crate) fn is_far(&self) -> bool {
+        let info = tcp::info(self.socket.as_raw_fd()).ok();
+        info.is_some_and(|info| FAR <= if info.min_rtt == u32::MAX { info.rtt } else { info.min_rtt })
     }
 
     /// Whether it is encrypted.

@@ -1,18 +1,13 @@
 //! The congestion control of a link's connections. On a long way it is BBR, by the rate at which bytes arrive, if the kernel has it and
 //! lets this process use it: by losses one connection carries a fraction of the line (docs/daemon.md). A rule may name another one.
 
-use std::os::fd::{AsFd as _, AsRawFd as _};
-
 use madrigal_adapters::stripe::count::Congestion;
-use madrigal_sys::tcp;
 use rustix::net::sockopt::{set_tcp_congestion, tcp_congestion};
 
 use crate::daemon::Daemon;
 use crate::link::channel::Channel;
 use crate::poll::Token;
 
-/// The shortest round trip of a long way, in microseconds: on a shorter one losses are made up for soon.
-const FAR: u32 = 1000;
 /// The congestion control of a long way without a rule.
 const BY_RATE: &str = "bbr";
 
@@ -23,7 +18,7 @@ impl Daemon {
         let Some(channel) = self.links.get(&token).map(|link| &link.channel) else { return };
         let Some(used) = congestion(channel) else { return };
         let rule = self.grid.congestion(peer);
-        let by_rate = (is_far(channel) && Congestion::of(&used) == Congestion::ByLoss).then_some(BY_RATE);
+        let by_rate = (channel.is_far() && Congestion::of(&used) == Congestion::ByLoss).then_some(BY_RATE);
         let Some(wanted) = rule.or(by_rate).filter(|wanted| *wanted != used) else { return };
         if let (Err(errno), Some(_)) = (set_tcp_congestion(channel, wanted), rule) {
             let line = format!("link with {}: {wanted} is refused ({errno}), {used} stays", self.name(peer));
@@ -40,10 +35,4 @@ pub(crate) fn congestion(channel: &Channel) -> Option<String> {
 /// Whether the kernel slows a connection down where packets are lost, as all do but BBR.
 pub(crate) fn is_by_loss(channel: &Channel) -> bool {
     congestion(channel).is_some_and(|name| Congestion::of(&name) == Congestion::ByLoss)
-}
-
-/// Whether the way is so long that adapters, and another congestion control, may be worth it.
-pub(crate) fn is_far(channel: &Channel) -> bool {
-    let info = tcp::info(channel.as_fd().as_raw_fd()).ok();
-    info.is_some_and(|info| FAR <= if info.min_rtt == u32::MAX { info.rtt } else { info.min_rtt })
 }

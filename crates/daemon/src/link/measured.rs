@@ -4,6 +4,16 @@ use madrigal_proto::mux::StreamId;
 use madrigal_selector::route::Figures;
 use madrigal_sys::tcp;
 
+use crate::units::{MILLISECOND, SECOND};
+
+/// Each of several connections may have waiting in the kernel what it carries in this time; the only one what it carries in
+/// [`alone`].
+pub(super) const AHEAD: u64 = 50 * MILLISECOND;
+/// The same for the only connection, at least and at most; in between it is a round trip. Where the kernel has little it takes the connection
+/// for one whose program has no more to send, for a round trip; then BBR, which begins with 2.9 times the rate, goes on with that, on a long
+/// way for ever, and loses a fifth of what it sends. On a long way urgent streams have a link of their own, and wait for nothing of this.
+const ALONE: (u64, u64) = (MILLISECOND, 100 * MILLISECOND);
+
 /// Bytes after which the rate and the share of retransmissions mean something.
 const ENOUGH: u64 = 64 << 10;
 
@@ -63,4 +73,14 @@ impl Carried {
             Some(known) => known.max(seen),
         })
     }
+}
+
+/// The bytes that so many bits a second are in a time, in nanoseconds.
+pub(super) fn carried_in(time: u64, rate: u64) -> usize {
+    usize::try_from(u128::from(rate / 8) * u128::from(time) / u128::from(SECOND)).unwrap_or(usize::MAX)
+}
+
+/// The time for which the only connection may have bytes waiting, where the round trip is so many microseconds.
+pub(super) fn alone(round_trip_us: u64) -> u64 {
+    round_trip_us.saturating_mul(MILLISECOND / 1000).clamp(ALONE.0, ALONE.1)
 }

@@ -56,10 +56,10 @@ use madrigal_sys::tcp;
 use rustls::pki_types::CertificateDer;
 
 use crate::link::adapters::Adapters;
-use crate::link::channel::{Channel, MOST_UNSENT, UNSENT};
+use crate::link::channel::{Channel, UNSENT};
 use crate::link::command::LinkCommand;
 use crate::link::compressed::Compressed;
-use crate::link::measured::Measured;
+use crate::link::measured::{Measured, alone, carried_in};
 use crate::link::striped::Striped;
 use crate::poll::Token;
 use crate::units::{MILLISECOND, SECOND};
@@ -255,11 +255,15 @@ impl Link {
             up.measured.update(counts, up.mux.shortest_round_trip());
             let all = up.adapters.as_ref().and_then(|adapters| adapters.rate());
             up.measured.figures.rate = all.or(up.measured.figures.rate);
-            match (&mut up.adapters, up.measured.figures.rate) {
-                (Some(adapters), Some(rate)) => adapters.set_rate(rate),
-                // Those of several connections have a limit each.
-                (None, Some(rate)) => self.channel.limit_unsent(Some(carried_soon(rate))),
-                _ => {}
+            if let Some(rate) = up.measured.figures.rate {
+                if let Some(adapters) = &mut up.adapters {
+                    adapters.set_rate(rate);
+                }
+                // Each connection of a stripe has a limit of its own.
+                if up.striped().is_none() {
+                    let time = alone(up.measured.figures.round_trip_us.unwrap_or(0));
+                    self.channel.limit_unsent(carried_in(time, rate).max(UNSENT));
+                }
             }
         }
         stuck && self.dialled.is_some() && now.saturating_sub(self.since) < YOUNG.0
@@ -277,12 +281,6 @@ impl Link {
             four => four,
         })
     }
-}
-
-/// The bytes that a link of so many bits a second carries in a millisecond: so long, on a fast link, may urgent bytes wait for others. Fewer
-/// are taken to the kernel by calls that carry little each.
-fn carried_soon(rate: u64) -> usize {
-    usize::try_from(rate / 8000).unwrap_or(usize::MAX).clamp(UNSENT, MOST_UNSENT)
 }
 
 impl Up {

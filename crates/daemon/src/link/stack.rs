@@ -15,7 +15,7 @@ use crate::daemon::Daemon;
 use crate::link::Link;
 use crate::link::adapters::Adapters;
 use crate::link::compressed::Compressed;
-use crate::link::congestion::{is_by_loss, is_far};
+use crate::link::congestion::is_by_loss;
 use crate::link::striped::Striped;
 use crate::poll::Token;
 use crate::wire::{Hello, StackOffer};
@@ -45,7 +45,7 @@ impl Daemon {
         };
         let insists = offer.is_some_and(|offer| offer.strict);
         // On a shorter way the network is faster than they are.
-        let pays = insists || is_far(&link.channel);
+        let pays = insists || link.channel.is_far();
         self.stack_wanted(link, peer, (has("adoc") && pays, has("stripe") && pays))
     }
 

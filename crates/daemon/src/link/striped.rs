@@ -9,16 +9,16 @@ use madrigal_adapters::stripe::count::{Congestion, StreamCount, StreamSample};
 use madrigal_adapters::stripe::{Limits, Stripe};
 use madrigal_sys::tcp;
 
-use crate::link::measured::Carried;
+use crate::link::channel::UNSENT;
+use crate::link::measured::{AHEAD, Carried, alone, carried_in};
 use crate::poll::Token;
-use crate::units::{MILLISECOND, SECOND};
+use crate::units::SECOND;
 
 /// Bytes of the link that are moved at once.
 const MOVED: usize = 64 << 10;
-/// Each of several connections may have waiting what it carries in this time, between these bounds. With more, one connection would take
-/// all there is to send, and the others would be idle.
-const AHEAD: u64 = 50 * MILLISECOND;
-const MOST_AHEAD: (usize, usize) = (16 << 10, 128 << 10);
+/// The least that each of several connections may have waiting. With more than it carries soon, one connection would take all there is to
+/// send, and the others would be idle.
+const LEAST_AHEAD: usize = 16 << 10;
 /// The pause of a network after a connection by it could not be made.
 const PAUSE: u64 = 10 * SECOND;
 
@@ -201,10 +201,14 @@ impl Striped {
         self.count.sample(now, &samples);
     }
 
-    /// How many bytes may wait to be sent at a connection, if it is not the only one.
-    pub(crate) fn most_unsent(&self, lane: Lane) -> Option<usize> {
-        let rate = self.counted.get(&lane).and_then(|counted| counted.rate).unwrap_or(0);
-        (!self.further.is_empty()).then_some(ahead(rate))
+    /// How many bytes may wait to be sent at a connection.
+    pub(crate) fn most_unsent(&self, lane: Lane) -> usize {
+        let (rate, trip) =
+            self.counted.get(&lane).map_or((0, 0), |counted| (counted.rate.unwrap_or(0), counted.info.min_rtt));
+        match self.further.is_empty() {
+            true => carried_in(alone(trip.into()), rate).max(UNSENT),
+            false => carried_in(AHEAD, rate).max(LEAST_AHEAD),
+        }
     }
 
     /// The other end wants so many connections.
@@ -263,12 +267,6 @@ impl Striped {
         let over = self.retired.iter().filter(|lane| self.stripe.is_over(**lane));
         over.filter_map(|lane| self.further.get(lane).copied()).collect()
     }
-}
-
-/// The bytes that a connection of so many bits a second carries soon.
-fn ahead(rate: u64) -> usize {
-    let bytes = u128::from(rate / 8) * u128::from(AHEAD) / u128::from(SECOND);
-    usize::try_from(bytes).unwrap_or(usize::MAX).clamp(MOST_AHEAD.0, MOST_AHEAD.1)
 }
 
 /// What was counted of a connection.
@@ -392,10 +390,10 @@ mod tests {
     #[test]
     fn a_connection_of_several_is_given_what_it_carries_soon() {
         let mut striped = Striped::new(0, [1, 4], Congestion::ByLoss, Vec::new()).expect("a link");
-        assert_eq!(striped.most_unsent(ONLY), None);
+        assert_eq!(striped.most_unsent(ONLY), UNSENT);
         striped.join(0, Lane(1), 11).expect("a connection");
-        assert_eq!(striped.most_unsent(ONLY), Some(16 << 10));
-        assert_eq!([1_300_000, 8_000_000, 1_000_000_000].map(ahead), [16 << 10, 50_000, 128 << 10]);
+        assert_eq!(striped.most_unsent(ONLY), 16 << 10);
+        assert_eq!([8_000_000, 1_000_000_000].map(|rate| carried_in(AHEAD, rate)), [50_000, 6_250_000]);
     }
 
     /// Frames of the multiplexer are longer than there is room now and then: nothing of them is lost.

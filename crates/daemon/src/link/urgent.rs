@@ -11,7 +11,6 @@ use madrigal_proto::mux::Class;
 
 use crate::daemon::Daemon;
 use crate::link::Purpose;
-use crate::link::congestion::is_far;
 use crate::poll::Token;
 use crate::streams::origin::{Origin, Role};
 use crate::streams::pipe::{End, Pipe};
@@ -45,7 +44,7 @@ impl Daemon {
     /// Dials a link for urgent streams beside `link`, or asks the other end to, if the way is long.
     pub(crate) fn make_urgent_link(&mut self, link: Token) {
         let now = self.now;
-        let Some(beside) = self.links.get_mut(&link).filter(|beside| is_far(&beside.channel) && !beside.punched) else {
+        let Some(beside) = self.links.get_mut(&link).filter(|beside| beside.channel.is_far() && !beside.punched) else {
             return;
         };
         let Some(peer) = beside.up().map(|up| up.peer) else { return };
