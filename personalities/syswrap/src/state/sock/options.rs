@@ -21,13 +21,14 @@ const NUMBERS: &[(c_int, c_int, c_int)] = &[
     (libc::SOL_SOCKET, libc::SO_MARK, 0),
     (libc::SOL_SOCKET, libc::SO_PEEK_OFF, -1),
     (libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE, -1),
-    // Of its clock and flags the clock, which is seldom number 0.
+    // The first word is the clock, of which one has this number: see below.
     (libc::SOL_SOCKET, libc::SO_TXTIME, 0),
     (libc::IPPROTO_TCP, TCP_INQ, 0),
     (libc::IPPROTO_TCP, libc::TCP_REPAIR, 0),
 ];
-/// Others that only the kernel can honour.
+/// Those that take a connection from rings whatever the value begins with.
 const OTHERS: &[(c_int, c_int)] = &[
+    (libc::SOL_SOCKET, libc::SO_TXTIME),
     (libc::SOL_SOCKET, libc::SO_ATTACH_FILTER),
     (libc::SOL_SOCKET, libc::SO_ATTACH_BPF),
     (libc::IPPROTO_TCP, libc::TCP_ULP),
