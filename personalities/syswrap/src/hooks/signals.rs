@@ -277,34 +277,39 @@ pub unsafe extern "C-unwind" fn sigset(number: c_int, handler: usize) -> usize {
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn sigignore(number: c_int) -> c_int {
     // SAFETY: see `sigaction`.
-    let result = unsafe { real::sigignore()(number) };
-    note_set(number);
-    result
+    set_by(number, || unsafe { real::sigignore()(number) })
 }
 
 /// siginterrupt(3): the kernel has the flag with our handler, too.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn siginterrupt(number: c_int, interrupts: c_int) -> c_int {
     // SAFETY: see `sigaction`.
-    let result = unsafe { real::siginterrupt()(number, interrupts) };
-    note_set(number);
-    result
+    set_by(number, || unsafe { real::siginterrupt()(number, interrupts) })
 }
 
-/// The C library's `call` sets something, with flags that it knows, and ours goes in front of that; returns what the program had.
+/// The C library's `call` sets a handler, with flags that it knows; returns the one that the program had.
 fn old_way(number: c_int, call: impl Fn() -> usize) -> usize {
     signals::may_handle(number);
-    let known = Setting::of(number).filter(|_| ARMED.load(Ordering::Acquire));
-    let taken_over = |setting: &Setting| {
-        let _guard = LOCK.lock();
-        let handler = setting.handler.load(Ordering::Relaxed);
+    set_by(number, || {
+        let handler = Setting::of(number).map_or(SIG_DFL, |setting| setting.handler.load(Ordering::Relaxed));
         let before = call();
-        take_over(number);
         if is_ours(before) { handler } else { before }
+    })
+}
+
+/// The C library's `call` sets something, and ours goes in front of it.
+fn set_by<T>(number: c_int, call: impl Fn() -> T) -> T {
+    let taken_over = || {
+        let _guard = LOCK.lock();
+        let result = call();
+        take_over(number);
+        result
     };
-    let before = known.and_then(|setting| guarded_or(None, || Some(taken_over(setting)))).unwrap_or_else(call);
+    let known = Setting::of(number).is_some() && ARMED.load(Ordering::Acquire);
+    let result = if known { guarded_or(None, || Some(taken_over())) } else { None };
+    let result = result.unwrap_or_else(call);
     note_set(number);
-    before
+    result
 }
 
 /// sysv_signal(3) by its other name.
