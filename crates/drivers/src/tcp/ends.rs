@@ -2,7 +2,6 @@
 
 use std::io::IoSlice;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use madrigal_base::error::{ReadError, WriteError};
 use madrigal_base::locator::Locator;
@@ -38,7 +37,7 @@ impl ByteRx for End {
         }
         loop {
             return match rustix::net::recv(&self.socket.fd, &mut *buf, RecvFlags::DONTWAIT) {
-                Ok((0, _)) if self.socket.reset.load(Ordering::Relaxed) => Err(self.read_error(Errno::CONNRESET)),
+                Ok((0, _)) if self.socket.was_reset() => Err(self.read_error(Errno::CONNRESET)),
                 Ok((0, _)) => Ok(Read::End),
                 Ok((n, _)) => Ok(Read::Bytes(n)),
                 Err(Errno::AGAIN) => Ok(Read::WouldBlock),
@@ -56,18 +55,15 @@ impl ByteTx for End {
         }
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         loop {
-            let sent = match bufs {
+            let sent = self.socket.send(|| match bufs {
                 [one] => rustix::net::send(&self.socket.fd, one, flags),
                 many => rustix::net::sendmsg(&self.socket.fd, many, &mut SendAncillaryBuffer::default(), flags),
-            };
+            });
             return match sent {
                 Ok(n) => Ok(Wrote::Bytes(n)),
                 Err(Errno::AGAIN) => Ok(Wrote::WouldBlock),
                 Err(Errno::INTR) => continue,
-                Err(errno) => {
-                    self.socket.reset.fetch_or(errno == Errno::CONNRESET, Ordering::Relaxed);
-                    Err(self.write_error(errno))
-                }
+                Err(errno) => Err(self.write_error(errno)),
             };
         }
     }

@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use madrigal_base::error::Os;
 use madrigal_progress::driver::Signal;
@@ -12,13 +12,37 @@ use madrigal_sys::fd::Fd;
 /// A socket, and how one waits for it.
 pub(super) struct Socket {
     pub(super) fd: Fd,
-    /// A send was told of the peer's reset. The kernel tells it once: to a receive behind that it is the end of the stream.
-    pub(super) reset: AtomicBool,
+    /// A send is being made.
+    sends: AtomicBool,
+    /// A send was told of the peer's reset.
+    reset: AtomicBool,
 }
 
 impl Socket {
     pub(super) fn new(fd: Fd) -> Arc<Self> {
-        Arc::new(Self { fd, reset: AtomicBool::new(false) })
+        Arc::new(Self { fd, sends: AtomicBool::new(false), reset: AtomicBool::new(false) })
+    }
+
+    /// Makes a send, and notes a reset that it is told of. One thread sends at a time.
+    pub(super) fn send(&self, send: impl FnOnce() -> Result<usize, Errno>) -> Result<usize, Errno> {
+        self.sends.store(true, Ordering::Release);
+        let sent = send();
+        if sent == Err(Errno::CONNRESET) {
+            self.reset.store(true, Ordering::Relaxed);
+        }
+        // SYNC: with the load in `was_reset`, which then sees what was noted.
+        self.sends.store(false, Ordering::Release);
+        sent
+    }
+
+    /// Whether the end of the stream, which a receive has just found, is a reset. The kernel tells of that once, to whichever call comes first:
+    /// to a receive behind a send it is the end. A send that was told, and has not noted it yet, is waited for; it does not sleep.
+    #[cold]
+    pub(super) fn was_reset(&self) -> bool {
+        while self.sends.load(Ordering::Acquire) {
+            std::thread::yield_now();
+        }
+        self.reset.load(Ordering::Relaxed)
     }
 }
 
