@@ -205,9 +205,10 @@ impl Striped {
     pub(crate) fn most_unsent(&self, lane: Lane) -> usize {
         let (rate, trip) =
             self.counted.get(&lane).map_or((0, 0), |counted| (counted.rate.unwrap_or(0), counted.info.min_rtt));
-        match self.further.is_empty() {
-            true => carried_in(alone(trip.into()), rate).max(UNSENT),
-            false => carried_in(AHEAD, rate).max(LEAST_AHEAD),
+        if self.further.is_empty() {
+            carried_in(alone(trip.into()), rate).max(UNSENT)
+        } else {
+            carried_in(AHEAD, rate).max(LEAST_AHEAD)
         }
     }
 
