@@ -157,7 +157,7 @@ fn info_tells_settings_with_where_they_are_from() {
     let folder = Folder::new("info");
     let dir = folder.path("rendezvous");
     let mut command = madrigal();
-    command.args(["info", "--json"]).env("MADRIGAL_DIR", &dir).env("MADRIGAL_FOO", "1");
+    command.args(["info", "--json"]).env("MADRIGAL_DIR", &dir).env("MADRIGAL_FOO", "1").env("XDG_CONFIG_HOME", "/x");
     let (code, stdout, _) = run(&mut command);
     assert_eq!(code, Some(0));
     let info: Value = serde_json::from_str(&stdout).unwrap();
@@ -177,6 +177,7 @@ fn info_tells_settings_with_where_they_are_from() {
         (&setting("MADRIGAL_DIR")["from"], &setting("MADRIGAL_SPIN_US")["from"]),
         (&"environment".into(), &"default".into())
     );
+    assert_eq!(setting("MADRIGAL_CONFIG_DIR")["value"], "/x/madrigal");
     assert!(info["warnings"][0].as_str().unwrap().contains("MADRIGAL_FOO"));
     let (code, text, _) = run(madrigal().arg("info").env("MADRIGAL_DIR", "/no/such/place"));
     assert_eq!(code, Some(0));
