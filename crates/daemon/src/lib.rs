@@ -54,3 +54,4 @@ pub use madrigal_adapters::stack::Stack;
 pub use madrigal_document::FileError;
 pub use madrigal_selector::route::Figures;
 pub use start::StartError;
+pub use wire::VERSION as LINK_VERSION;

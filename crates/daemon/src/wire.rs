@@ -17,7 +17,7 @@ use madrigal_selector::route::Figures;
 use serde::{Deserialize, Serialize};
 
 /// The version of the links' format; peers of another version are refused.
-pub(crate) const VERSION: u32 = 4;
+pub const VERSION: u32 = 4;
 
 /// The greeting of a daemon: a [`Hello`].
 pub(crate) const HELLO: u8 = 1;

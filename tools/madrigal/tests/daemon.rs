@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use common::bed::{Bed, WATCHDOG, bytes, echo, exchange, free_port, until};
 use common::run;
+use madrigal_daemon::LINK_VERSION;
 
 /// Two hosts that can call each other, `a` and `b`; everything may be connected to.
 fn two(allow: &str) -> String {
@@ -414,12 +415,15 @@ fn unauthenticated_peers_change_nothing() {
     let daemon: u16 =
         grid.lines().find(|line| line.contains("b1")).unwrap().split([':', '\'']).nth(2).unwrap().parse().unwrap();
     let frame = |kind: u8, body: &str| [&[0xA7, 1, body.len() as u8, 0, 0, 0, 0, 0, kind], body.as_bytes()].concat();
+    let hello = |version: u32, host: &str| {
+        frame(1, &format!(r#"{{"version":{version},"host":"{host}","instance":1,"number":1}}"#))
+    };
     let sent = [
         b"GET / HTTP/1.0\r\n\r\n".to_vec(),
         vec![0xA7; 4000],
         frame(1, "nonsense"),
-        frame(1, r#"{"version":3,"host":"b1","instance":1,"number":1}"#),
-        frame(1, r#"{"version":9,"host":"a1","instance":1,"number":1}"#),
+        hello(LINK_VERSION, "b1"),
+        hello(LINK_VERSION + 1, "a1"),
         vec![],
     ];
     for bytes in sent {

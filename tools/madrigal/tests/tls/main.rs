@@ -17,6 +17,7 @@ use std::process::Command;
 
 use common::bed::{Bed, WATCHDOG, bytes, echo, exchange, free_port, life, name, until};
 use common::run;
+use madrigal_daemon::LINK_VERSION;
 use madrigal_identity::{Authority, DAY, REVOKED, Which};
 
 madrigal_tests::trials![
@@ -182,7 +183,7 @@ fn who_shows_no_certificate_and_who_speaks_plainly_is_refused() {
     let (_, out, err) = run(Command::new(python).args(["-c", NOBODY, &port.to_string()]));
     assert!(out.contains("TLSv1.3") && out.to_lowercase().contains("certificate required"), "{out}{err}");
     bed.expect_log("b1", &["no link with an unauthenticated peer, 127.0.0.1:", "the peer has no certificate"]);
-    let body = r#"{"version":3,"host":"a1","instance":1,"number":1}"#;
+    let body = format!(r#"{{"version":{LINK_VERSION},"host":"a1","instance":1,"number":1}}"#);
     let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
     stream.set_read_timeout(Some(WATCHDOG)).unwrap();
     stream.write_all(&[&[0xA7, 1, body.len() as u8, 0, 0, 0, 0, 0, 1], body.as_bytes()].concat()).unwrap();
