@@ -38,6 +38,7 @@ const SCENES: &[(&str, Scene)] = &[
     ("standard_input", options::standard_input),
     ("sandbox", options::sandbox),
     ("sandbox_in_a_child", options::sandbox_in_a_child),
+    ("sandbox_in_a_child_that_ends", options::sandbox_in_a_child_that_ends),
     ("fork_child_serves", processes::fork_child_serves),
     ("fork_child_is_idle", processes::fork_child_is_idle),
     ("fork_both_hold", processes::fork_both_hold),

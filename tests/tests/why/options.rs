@@ -162,6 +162,22 @@ pub(crate) fn sandbox(stage: &Stage) -> Played {
     Ok(())
 }
 
+/// The parent goes on with the connection when a child has ended in a sandbox, as sshd does: it counts what that carried, too, and cannot
+/// know who else has it.
+pub(crate) fn sandbox_in_a_child_that_ends(stage: &Stage) -> Played {
+    let serve = format!(
+        "{ENTER_SANDBOX}
+connection = accept()
+if child := os.fork(): os.waitpid(child, 0); echo(connection); told()
+else: enter(); connection.sendall(connection.recv(1, socket.MSG_WAITALL)); os._exit(0)"
+    );
+    let (server, port) = listening(&mut stage.python(How::Wrapped, &serve, &[]));
+    let client = stage.client(How::Wrapped, &port, ROUNDS);
+    stage.connection(server.pid()).expect("tcp", Some("shared-unknown"), all(ROUNDS));
+    points_to(&stage.connection(client.pid()), &server, "shared-unknown", ROUNDS);
+    Ok(())
+}
+
 /// A child that never used the connection before.
 pub(crate) fn sandbox_in_a_child(stage: &Stage) -> Played {
     let serve = format!(

@@ -15,7 +15,7 @@ use super::{aside, fail, fds, guarded_or, is_known};
 use crate::lifecycle::fork;
 use crate::lifecycle::leave::{Back, leave_for_good};
 use crate::real;
-use crate::state::{process, record, sock, table};
+use crate::state::{process, record, sets, sock, table};
 
 /// vfork(2), as a fork: a child that closes or duplicates descriptors must not do so in the parent's tables.
 #[unsafe(no_mangle)]
@@ -241,8 +241,25 @@ pub unsafe extern "C-unwind" fn prctl(option: c_int, a: c_ulong, b: c_ulong, c: 
 
 /// Every connection goes back to the kernel, and no hook makes a call of its own any more.
 pub(super) fn enter_sandbox() {
-    guarded_or((), || leave_all(Reason::Seccomp));
+    guarded_or((), || {
+        leave_all(Reason::Seccomp);
+        stop_counting();
+    });
     process::go_plain();
+}
+
+/// What other processes have, too, this one has uncounted from now on: no hook will see it close anything, or end.
+fn stop_counting() {
+    if process::is_plain() {
+        return;
+    }
+    for (fd, _) in table::range(0, u32::MAX) {
+        if let Some(s) = sock::enter(fd) {
+            s.pass_on();
+        } else if let Some(set) = sets::enter(fd) {
+            set.pass_on();
+        }
+    }
 }
 
 /// No connection of this process moves any more.

@@ -166,10 +166,10 @@ impl Host {
             bells: record.bells.load(Relaxed),
             socket,
         };
-        // Calls inside the C library, and requests of an io_uring, bypass the hooks; the kernel counts all. But after a move its count
-        // includes doorbells, and if other processes hold the socket, their bytes.
+        // Calls inside the C library, requests of an io_uring, and processes that held it before bypass the hooks of this one; the kernel
+        // counts all. But after a move its count includes doorbells, and if other processes hold the socket, their bytes.
         let inode = end.socket.as_ref().map_or(0, |socket| socket.inode);
-        if reason.is_some_and(goes_unseen) && end.moves == 0 && self.holders(inode).len() < 2 {
+        if end.moves == 0 && self.holders(inode).len() < 2 {
             let all = self.counted(pid, fd, inode);
             end.tcp = Bytes { read: end.tcp.read.max(all.read), written: end.tcp.written.max(all.written) };
         }
@@ -219,12 +219,6 @@ impl Process {
     pub(super) fn end(&self, inode: u64) -> Option<&End> {
         self.ends.get(*self.by_inode.get(&inode)?)
     }
-}
-
-/// Whether there may be reads and writes that no hook sees.
-fn goes_unseen(reason: Reason) -> bool {
-    use Reason::{AsyncIo, IoUring, Passed, Seccomp, SharedUnknown, Splice, Stdio};
-    matches!(reason, Stdio | IoUring | AsyncIo | Seccomp | Passed | SharedUnknown | Splice)
 }
 
 /// Every process there is, lowest first.
