@@ -9,6 +9,8 @@
 //! * What was sent is kept until the other end's own acknowledgement: what the kernel acknowledged may never have been read. So streams
 //!   may come, go and break at any time; no byte is lost, none comes twice, and the link goes on while one stream lives.
 //! * Memory is bounded by [`Limits`] at both ends, whatever the peer sends.
+//! * Where the loss of its only stream is the loss of the link, bytes need not be kept: they [pass](Stripe::transmit_passing) from source to
+//!   stream, and from stream to reader, without a copy.
 
 pub mod count;
 mod figures;
@@ -21,7 +23,7 @@ mod wire;
 
 use receiver::Receiver;
 use sender::Sender;
-use wire::{Header, LANES};
+use wire::{HEADER, Header, LANES};
 
 pub use limits::{Limits, MOST_STREAMS};
 
@@ -29,6 +31,9 @@ use crate::contract::{Adapter, AddError, Broken, Lane};
 
 /// The most streams, those that are about to go included.
 pub const MOST_LANES: usize = 2 * MOST_STREAMS as usize;
+
+/// How many bytes more than it was asked for the source of [`Stripe::transmit_passing`] may add: its frames go whole.
+pub const SLACK: usize = 64 << 10;
 
 /// One end of a link over several streams.
 #[derive(Debug)]
@@ -57,6 +62,63 @@ impl Stripe {
     /// How many streams there are.
     pub fn lanes(&self) -> usize {
         self.lanes
+    }
+
+    /// Whether bytes can go by the only stream without being kept, with [`Self::transmit_passing`]: then nothing should be written.
+    pub fn is_passing(&self, lane: Lane) -> bool {
+        self.sender.passable(lane) > SLACK as u64
+    }
+
+    /// As [`Adapter::transmit`]; where a stream is the only one and nothing waits, bytes of the link go from `source` to `out` at once, and
+    /// are not kept. If that stream is lost, the link is: the driver ends it. `source` adds up to the given number of bytes, and at most
+    /// [`SLACK`] more.
+    pub fn transmit_passing(
+        &mut self,
+        now: u64,
+        lane: Lane,
+        room: usize,
+        out: &mut Vec<u8>,
+        source: &mut dyn FnMut(&mut Vec<u8>, usize),
+    ) {
+        let most = usize::try_from(self.sender.passable(lane)).unwrap_or(0).saturating_sub(SLACK);
+        let room_for = most.min(room.saturating_sub(HEADER));
+        if room_for == 0 {
+            return self.transmit(now, lane, room, out);
+        }
+        let (begin, end) = (out.len(), out.len().saturating_add(room));
+        out.extend_from_slice(&[0; HEADER]);
+        source(out, room_for);
+        let count = out.len() - begin - HEADER;
+        if count == 0 {
+            out.truncate(begin);
+            self.sender.starve(lane);
+        } else if let Some(header) = out.get_mut(begin..begin + HEADER) {
+            header.copy_from_slice(&self.sender.pass(now, lane, count as u64).bytes(lane));
+        }
+        self.receiver.transmit((now, count > 0), lane, end, out);
+    }
+
+    /// As [`Adapter::receive`] of all bytes. Those that are the next to be read, while none are kept, are given to `pass` first: it reads all of
+    /// them, and says so, or none.
+    pub fn receive_passing(
+        &mut self,
+        now: u64,
+        lane: Lane,
+        bytes: &[u8],
+        pass: &mut dyn FnMut(&[u8]) -> bool,
+    ) -> Result<(), Broken> {
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let (count, header) = self.receiver.handle(now, lane, rest, pass)?;
+            match header {
+                Some(Header::Credit { position, window }) => self.sender.handle_credit(position, window)?,
+                Some(Header::Got { lane, count }) => self.sender.handle_got(now, lane, count)?,
+                Some(Header::Retire) => self.sender.retire(lane),
+                Some(Header::Data { .. } | Header::End { .. }) | None => {}
+            }
+            rest = rest.get(count..).unwrap_or_default();
+        }
+        Ok(())
     }
 
     /// Bytes a second that the streams have been seen to carry, together.
@@ -122,17 +184,7 @@ impl Adapter for Stripe {
     }
 
     fn receive(&mut self, now: u64, lane: Lane, bytes: &[u8]) -> Result<usize, Broken> {
-        let mut rest = bytes;
-        while !rest.is_empty() {
-            let (count, header) = self.receiver.handle(now, lane, rest)?;
-            match header {
-                Some(Header::Credit { position, window }) => self.sender.handle_credit(position, window)?,
-                Some(Header::Got { lane, count }) => self.sender.handle_got(now, lane, count)?,
-                Some(Header::Retire) => self.sender.retire(lane),
-                Some(Header::Data { .. } | Header::End { .. }) | None => {}
-            }
-            rest = rest.get(count..).unwrap_or_default();
-        }
+        self.receive_passing(now, lane, bytes, &mut |_| false)?;
         Ok(bytes.len())
     }
 

@@ -24,7 +24,7 @@ pub(super) struct Piece {
     until: u64,
     /// When its last byte was sent; until then, when it was begun.
     at: u64,
-    /// Another stream carries it, too.
+    /// Another stream carries it, too; or none can, for its bytes are not kept.
     pub(super) again: bool,
 }
 

@@ -10,9 +10,11 @@ use super::wire::{HEADER, Header};
 use crate::contract::{Broken, Lane};
 use crate::ranges::Ranges;
 
-/// What came is acknowledged after so many bytes, or after this time.
-const ACK_BYTES: u64 = 64 << 10;
+/// What came is acknowledged after this time; so many bytes after a shorter one. On a fast link an acknowledgement for each of that many would
+/// cost a seventh of what it carries.
 const ACK_TIME: u64 = 10 * MILLISECOND;
+const ACK_BYTES: u64 = 64 << 10;
+const ACK_TIME_OF_MANY: u64 = MILLISECOND;
 /// More holes than a sender makes, whose unacknowledged pieces are at most 2,048 and a few for each stream.
 pub(super) const MOST_HOLES: usize = 4096;
 /// How many of the streams that are gone are still reported.
@@ -56,8 +58,10 @@ struct In {
 }
 
 impl In {
-    fn is_due(&self, now: u64) -> bool {
-        self.got - self.acked >= ACK_BYTES || self.since.is_some_and(|since| since.saturating_add(ACK_TIME) <= now)
+    /// When an acknowledgement is due, if there is something to acknowledge.
+    fn due_at(&self) -> Option<u64> {
+        let time = if self.got - self.acked >= ACK_BYTES { ACK_TIME_OF_MANY } else { ACK_TIME };
+        Some(self.since?.saturating_add(time))
     }
 }
 
@@ -123,8 +127,15 @@ impl Receiver {
         self.came.floor().min(self.end.unwrap_or(u64::MAX)) - self.taken
     }
 
-    /// Takes the front of what came by a stream: how many bytes it was, and its header for the sender.
-    pub(super) fn handle(&mut self, now: u64, lane: Lane, bytes: &[u8]) -> Result<(usize, Option<Header>), Broken> {
+    /// Takes the front of what came by a stream: how many bytes it was, and its header for the sender. Bytes that are the next to be read, of
+    /// which none are kept, are shown to `pass` first: if that reads them, all of them, they are never kept.
+    pub(super) fn handle(
+        &mut self,
+        now: u64,
+        lane: Lane,
+        bytes: &[u8],
+        pass: &mut dyn FnMut(&[u8]) -> bool,
+    ) -> Result<(usize, Option<Header>), Broken> {
         let state = self.lanes.get_mut(&lane).ok_or(Broken::Lane(lane))?;
         if state.from < state.to {
             let left = usize::try_from(state.to - state.from).unwrap_or(usize::MAX);
@@ -133,7 +144,12 @@ impl Receiver {
             state.from += count;
             state.got += count;
             state.since = state.since.or(Some(now));
-            self.keep(from, bytes)?;
+            if from == self.taken && from == self.came.floor() && pass(bytes) {
+                self.came.insert(from, from + count);
+                self.consume(bytes.len());
+            } else {
+                self.keep(from, bytes)?;
+            }
             return Ok((bytes.len(), None));
         }
         let count = (HEADER - state.filled).min(bytes.len());
@@ -215,7 +231,7 @@ impl Receiver {
         // The other end waits for that before it closes.
         let is_whole = self.end.is_some_and(|end| position > end);
         let Some(state) = self.lanes.get_mut(&lane).filter(|_| out.len() + 2 * HEADER <= end) else { return };
-        let due = state.is_due(now) || ((more || is_whole) && state.since.is_some());
+        let due = state.due_at().is_some_and(|at| at <= now || more || is_whole);
         if due {
             Header::Got { lane, count: state.got }.write(lane, out);
             (state.acked, state.since) = (state.got, None);
@@ -231,7 +247,7 @@ impl Receiver {
     }
 
     pub(super) fn deadline(&self) -> u64 {
-        let times = self.lanes.values().filter_map(|state| Some(state.since?.saturating_add(ACK_TIME)));
+        let times = self.lanes.values().filter_map(In::due_at);
         times.filter(|time| *time > self.handled).min().unwrap_or(u64::MAX)
     }
 

@@ -101,6 +101,34 @@ impl Sender {
         count
     }
 
+    /// How many bytes a stream may be given that are not kept: it is the only one, and nothing is to go before them.
+    pub(super) fn passable(&self, lane: Lane) -> u64 {
+        let is_idle = !self.ended && self.unsent() == 0 && self.again.is_empty();
+        let can = |out: &Out| !out.retired && out.unsent().is_none() && out.pieces().len() < MOST_PIECES;
+        let only = self.lanes.get(&lane).filter(|_| self.lanes.len() == 1);
+        if is_idle && only.is_some_and(can) { self.headroom().min(LONGEST) } else { 0 }
+    }
+
+    /// A stream was given so many bytes that are not kept, as a piece of their own. Returns its header.
+    pub(super) fn pass(&mut self, now: u64, lane: Lane, count: u64) -> Header {
+        let (from, to) = (self.total, self.total + count);
+        (self.total, self.next) = (to, to);
+        if let Some(state) = self.lanes.get_mut(&lane) {
+            state.assign(now, from, to);
+            state.pieces_mut().filter(|piece| piece.from == from).for_each(|piece| piece.again = true);
+            state.sent(now, count);
+        }
+        Header::Data { from, to }
+    }
+
+    /// There was nothing for a stream.
+    pub(super) fn starve(&mut self, lane: Lane) {
+        self.filled &= self.unsent() > 0;
+        if let Some(state) = self.lanes.get_mut(&lane) {
+            state.starve();
+        }
+    }
+
     pub(super) fn finish(&mut self) {
         (self.ended, self.filled) = (true, false);
     }
@@ -172,7 +200,8 @@ impl Sender {
             return false;
         }
         let Some((from, to)) = self.next_piece(now, lane) else {
-            self.starve(lane, end, out);
+            self.starve(lane);
+            self.report_retired(lane, end, out);
             return false;
         };
         let header = if from == self.total { Header::End { at: from } } else { Header::Data { from, to } };
@@ -201,12 +230,9 @@ impl Sender {
         true
     }
 
-    /// There is nothing for a stream.
-    fn starve(&mut self, lane: Lane, end: usize, out: &mut Vec<u8>) {
-        let empty = self.unsent() == 0;
-        self.filled &= !empty;
+    /// Sends the other end once that a stream without work was retired.
+    fn report_retired(&mut self, lane: Lane, end: usize, out: &mut Vec<u8>) {
         let Some(state) = self.lanes.get_mut(&lane) else { return };
-        state.starve();
         if state.retired && !state.reported && out.len() + HEADER <= end {
             state.reported = true;
             Header::Retire.write(lane, out);

@@ -1,6 +1,5 @@
 use proptest::prelude::*;
 
-use super::wire::HEADER;
 use super::*;
 
 const MS: u64 = 1_000_000;
@@ -84,7 +83,7 @@ fn streams_are_added_once_and_not_without_end() {
 }
 
 #[test]
-fn bytes_are_acknowledged_after_64_kib_or_10_milliseconds_or_with_others() {
+fn bytes_are_acknowledged_after_10_milliseconds_or_one_where_they_are_many_or_with_others() {
     let credit = |position| Header::Credit { position, window: (1 << 20) - position as u32 };
     let mut end = stripe(&[A]);
     assert_eq!(headers(A, &sent(&mut end, 0, A)), [Header::Credit { position: 0, window: 1 << 20 }]);
@@ -93,18 +92,19 @@ fn bytes_are_acknowledged_after_64_kib_or_10_milliseconds_or_with_others() {
     let got = Header::Got { lane: A, count: 100 };
     assert_eq!(headers(A, &sent(&mut end, 11 * MS, A)), [got, credit(100)]);
     end.receive(20 * MS, A, &encoded(A, &[data(100, 100 + (64 << 10))])).unwrap();
-    assert_eq!(headers(A, &sent(&mut end, 20 * MS, A)).len(), 2);
+    assert_eq!((sent(&mut end, 20 * MS, A).len(), end.deadline()), (0, 21 * MS));
+    assert_eq!(headers(A, &sent(&mut end, 21 * MS, A)).len(), 2);
     end.receive(21 * MS, A, &encoded(A, &[data(70_000, 70_001)])).unwrap();
     end.write(b"answer");
     let with: Vec<Header> = headers(A, &sent(&mut end, 21 * MS, A));
     assert_eq!(with, [Header::Got { lane: A, count: 101 + (64 << 10) }, credit(100 + (64 << 10)), data(0, 6)]);
     // What was not read is not credited.
     end.receive(50 * MS, A, &encoded(A, &[data(100 + (64 << 10), 300_000)])).unwrap();
-    assert_eq!(headers(A, &sent(&mut end, 50 * MS, A))[1], credit(300_000));
+    assert_eq!(headers(A, &sent(&mut end, 51 * MS, A))[1], credit(300_000));
     while !end.front().is_empty() {
         end.consume(end.front().len());
     }
-    assert_eq!(headers(A, &sent(&mut end, 51 * MS, A)), [Header::Credit { position: 300_000, window: 1 << 20 }]);
+    assert_eq!(headers(A, &sent(&mut end, 52 * MS, A)), [Header::Credit { position: 300_000, window: 1 << 20 }]);
 }
 
 #[test]
@@ -161,6 +161,68 @@ fn the_end_is_where_the_link_ends_and_not_before_all_has_come() {
     assert!(from.is_flushed());
 }
 
+/// Passes bytes by a stream, and what else goes by it.
+fn passed(stripe: &mut Stripe, now: u64, by: Lane, mut bytes: &[u8]) -> Vec<u8> {
+    let mut out = Vec::new();
+    stripe.transmit_passing(now, by, 1 << 20, &mut out, &mut |out, room| {
+        let (first, rest) = bytes.split_at(bytes.len().min(room));
+        out.extend_from_slice(first);
+        bytes = rest;
+    });
+    out
+}
+
+#[test]
+fn bytes_of_an_only_stream_pass_without_being_kept() {
+    let (mut from, mut to, mut got) = (stripe(&[A]), stripe(&[A]), Vec::new());
+    from.receive(0, A, &sent(&mut to, 0, A)).unwrap();
+    assert!(from.is_passing(A));
+    let first = passed(&mut from, 0, A, &[7; 1000]);
+    assert_eq!(headers(A, &first), [data(0, 1000), Header::Credit { position: 0, window: 1 << 20 }]);
+    // They come in two parts.
+    let mut read = |bytes: &[u8]| {
+        got.extend_from_slice(bytes);
+        true
+    };
+    to.receive_passing(0, A, &first[..500], &mut read).unwrap();
+    to.receive_passing(0, A, &first[500..], &mut read).unwrap();
+    assert_eq!((from.held(), to.held(), got), (0, 0, vec![7; 1000]));
+    // Acknowledged by itself after a time, not at once.
+    assert_eq!(passed(&mut to, MS, A, &[]), []);
+    let acks = passed(&mut to, 11 * MS, A, &[]);
+    assert_eq!(headers(A, &acks)[0], Header::Got { lane: A, count: 1000 });
+    from.receive(11 * MS, A, &acks).unwrap();
+    assert!(from.is_flushed());
+}
+
+#[test]
+fn what_was_kept_goes_before_what_passes() {
+    let mut end = stripe(&[A]);
+    end.write(b"kept");
+    assert!(!end.is_passing(A));
+    assert_eq!(headers(A, &passed(&mut end, 0, A, b"waits"))[1], data(0, 4));
+    assert_eq!(headers(A, &passed(&mut end, 0, A, b"passes")), [data(4, 10)]);
+    // Nothing passes where there are two, and no other stream repeats what did.
+    end.add(0, B).unwrap();
+    assert!(!end.is_passing(A) && !end.is_passing(B));
+    end.handle_time(60_000 * MS);
+    end.remove(A);
+    let by_b = sent(&mut end, 60_000 * MS, B);
+    assert_eq!(headers(B, &by_b)[1..], [data(0, 4)]);
+}
+
+#[test]
+fn no_more_passes_than_there_is_credit_for() {
+    let mut end = stripe(&[A]);
+    let (mut sent, bytes) = (0, vec![1; 50_000]);
+    while end.is_passing(A) {
+        passed(&mut end, 0, A, &bytes);
+        sent += bytes.len();
+    }
+    assert!((256 << 10) - SLACK - bytes.len() < sent && sent <= 256 << 10, "{sent}");
+    assert_eq!(passed(&mut end, 0, A, &bytes), []);
+}
+
 /// A header, near to what one may send.
 fn any_header() -> impl Strategy<Value = Header> {
     let place = prop_oneof![0u64..5000, 0u64..1 << 20, any::<u64>()];
@@ -203,6 +265,62 @@ proptest! {
                 break;
             }
         }
+    }
+
+    /// Whatever is kept, passes, or goes by a second stream that comes and goes: every byte arrives once and in order, while the first stream lives.
+    #[test]
+    fn every_byte_arrives_whether_it_passes_or_is_kept(steps in prop::collection::vec((0u8..8, 1usize..90_000), 1..80)) {
+        let (mut from, mut to) = (stripe(&[A]), stripe(&[A]));
+        let (mut number, mut got, mut second) = (0u64, 0u64, None);
+        let mut lanes = 2..;
+        let mut fresh = |count: usize| (0..count).map(|_| { number += 1; (number % 251) as u8 }).collect::<Vec<_>>();
+        let mut now = 0;
+        for (what, count) in steps.into_iter().chain([(6, 1); 40]) {
+            now += MS;
+            let mut wires = Vec::new();
+            match what {
+                0..=2 if from.is_passing(A) => wires.push((A, passed(&mut from, now, A, &fresh(count.min(60_000))))),
+                0..=3 => {
+                    let room = from.room().min(count);
+                    let bytes = fresh(room);
+                    prop_assert_eq!(from.write(&bytes), room);
+                }
+                4 if second.is_none() => {
+                    let lane = Lane(lanes.next().unwrap());
+                    second = Some(lane);
+                    (from.add(now, lane).unwrap(), to.add(now, lane).unwrap());
+                }
+                5 => if let Some(lane) = second.take() {
+                    (from.remove(lane), to.remove(lane));
+                },
+                _ => {}
+            }
+            for lane in [Some(A), second].into_iter().flatten() {
+                wires.push((lane, sent(&mut from, now, lane)));
+            }
+            for (lane, bytes) in wires {
+                let mut wrong = 0;
+                let mut read = |bytes: &[u8]| {
+                    for byte in bytes {
+                        got += 1;
+                        wrong += u64::from(*byte != (got % 251) as u8);
+                    }
+                    true
+                };
+                to.receive_passing(now, lane, &bytes, &mut read).unwrap();
+                while !to.front().is_empty() {
+                    let count = to.front().len();
+                    read(to.front());
+                    to.consume(count);
+                }
+                prop_assert_eq!(wrong, 0);
+            }
+            for lane in [Some(A), second].into_iter().flatten() {
+                let back = sent(&mut to, now, lane);
+                from.receive(now, lane, &back).unwrap();
+            }
+        }
+        prop_assert_eq!(got, number);
     }
 
     /// Credit that lies: what is sent is bounded by what was written, and every byte can still be sent again.

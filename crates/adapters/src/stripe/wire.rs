@@ -36,6 +36,11 @@ pub(super) enum Header {
 impl Header {
     /// Adds its bytes, to go by that stream.
     pub(super) fn write(self, by: Lane, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.bytes(by));
+    }
+
+    /// Its bytes, to go by that stream.
+    pub(super) fn bytes(self, by: Lane) -> [u8; HEADER] {
         let (kind, lane, first, second) = match self {
             // No piece is longer than its length field holds.
             Self::Data { from, to } => (DATA, by, from, u32::try_from(to - from).unwrap_or(0)),
@@ -44,9 +49,8 @@ impl Header {
             Self::Got { lane, count } => (GOT, lane, count, 0),
             Self::Retire => (RETIRE, by, 0, 0),
         };
-        out.extend_from_slice(&first.to_le_bytes());
-        out.extend_from_slice(&second.to_le_bytes());
-        out.extend_from_slice(&(u32::from(kind) | lane.0 << 8).to_le_bytes());
+        let word = u32::from(kind) | lane.0 << 8;
+        (u128::from(first) | u128::from(second) << 64 | u128::from(word) << 96).to_le_bytes()
     }
 
     /// Reads what came by that stream.

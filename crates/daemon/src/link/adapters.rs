@@ -81,10 +81,14 @@ impl Adapters {
 
     /// Adds what goes by a connection to `out`, up to `room` bytes.
     pub(crate) fn transmit(&mut self, now: u64, lane: Lane, mux: &mut Mux, room: usize, out: &mut Vec<u8>) {
-        match (&mut self.striped, &mut self.compressed) {
-            (Some(striped), _) => striped.transmit(now, lane, room, out),
-            (None, Some(compressed)) => compressed.transmit(now, mux, room, out),
-            (None, None) => mux.transmit(out, room),
+        let Self { compressed, striped } = self;
+        let mut source = |out: &mut Vec<u8>, room| match compressed {
+            Some(compressed) => compressed.transmit(now, mux, room, out),
+            None => mux.transmit(out, room),
+        };
+        match striped {
+            Some(striped) => striped.transmit(now, lane, room, out, &mut source),
+            None => source(out, room),
         }
     }
 }

@@ -148,8 +148,9 @@ impl Daemon {
             let info = |at: Token| tcp::info(self.links.get(&at)?.channel.as_fd().as_raw_fd()).ok();
             let infos = all.iter().filter_map(|(lane, at)| Some((*lane, info(*at)?))).collect();
             let now = self.now;
+            let waits = self.links.get_mut(&token).and_then(Link::mux).is_some_and(|mux| mux.has_output());
             let Some(striped) = self.striped_link(token) else { continue };
-            striped.sample(now, infos);
+            striped.sample(now, waits, infos);
             let limits: Vec<_> = all.into_iter().map(|(lane, at)| (at, striped.most_unsent(lane))).collect();
             for (at, limit) in limits {
                 if let Some(link) = self.links.get_mut(&at) {

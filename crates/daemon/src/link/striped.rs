@@ -120,7 +120,15 @@ impl Striped {
         bytes: &[u8],
         deliver: &mut dyn FnMut(&[u8]) -> Result<(), String>,
     ) -> Result<(), String> {
-        self.stripe.receive(now, lane, bytes).map_err(|broken| broken.to_string())?;
+        let mut delivered = Ok(());
+        let mut pass = |bytes: &[u8]| {
+            if delivered.is_ok() {
+                delivered = deliver(bytes);
+            }
+            true
+        };
+        self.stripe.receive_passing(now, lane, bytes, &mut pass).map_err(|broken| broken.to_string())?;
+        delivered?;
         loop {
             let front = self.stripe.front();
             let count = front.len();
@@ -132,9 +140,18 @@ impl Striped {
         }
     }
 
-    /// Moves what `source` adds of the link, as far as there is room. Returns whether that was anything.
+    /// Whether the bytes of the link go by its own connection as they are: it has no other, and nothing waits here.
+    fn is_passing(&self) -> bool {
+        self.taken == self.waiting.len() && self.stripe.is_passing(ONLY)
+    }
+
+    /// Moves what `source` adds of the link, as far as there is room, unless it goes by [`Self::transmit`] at once. Returns whether that was
+    /// anything.
     pub(crate) fn take_from(&mut self, mut source: impl FnMut(&mut Vec<u8>, usize)) -> bool {
         let mut moved = false;
+        if self.is_passing() {
+            return false;
+        }
         loop {
             let taken = self.stripe.write(self.waiting.get(self.taken..).unwrap_or_default());
             self.taken += taken;
@@ -153,9 +170,20 @@ impl Striped {
         }
     }
 
-    /// Adds what goes by a connection to `out`, up to `room` bytes.
-    pub(crate) fn transmit(&mut self, now: u64, lane: Lane, room: usize, out: &mut Vec<u8>) {
-        self.stripe.transmit(now, lane, room, out);
+    /// Adds what goes by a connection to `out`, up to `room` bytes and what the last frame of `source` is longer.
+    pub(crate) fn transmit(
+        &mut self,
+        now: u64,
+        lane: Lane,
+        room: usize,
+        out: &mut Vec<u8>,
+        source: &mut dyn FnMut(&mut Vec<u8>, usize),
+    ) {
+        if self.is_passing() {
+            self.stripe.transmit_passing(now, lane, room, out, source);
+        } else {
+            self.stripe.transmit(now, lane, room, out);
+        }
     }
 
     /// A connection was not made.
@@ -183,10 +211,12 @@ impl Striped {
         meant
     }
 
-    /// Takes the kernel's counters of each connection. They decide how many connections there should be for what this end sends.
-    pub(crate) fn sample(&mut self, now: u64, infos: Vec<(Lane, tcp::Info)>) {
+    /// Takes the kernel's counters of each connection. They decide how many connections there should be for what this end sends. `waits`:
+    /// bytes of the link have not been taken yet.
+    pub(crate) fn sample(&mut self, now: u64, waits: bool, infos: Vec<(Lane, tcp::Info)>) {
         // If the link has more than there is room for, no connection lacks bytes: a new one gets few before its rate is known.
-        let has_more = self.stripe.room() == 0 || self.taken < self.waiting.len();
+        let passing = self.is_passing() && waits;
+        let has_more = passing || self.stripe.room() == 0 || self.taken < self.waiting.len();
         let mut samples = Vec::new();
         for (lane, info) in infos {
             let counted = self.counted.entry(lane).or_insert_with(|| Counted::new(info, now));
@@ -328,9 +358,9 @@ mod tests {
     }
 
     impl End {
-        fn new(dialled: bool) -> Self {
+        fn new(dialled: bool, connections: u32) -> Self {
             let mut striped = Striped::new(0, [1, 4], Congestion::ByLoss, Vec::new()).expect("a link");
-            for lane in 1..3 {
+            for lane in 1..connections {
                 striped.join(0, Lane(lane), lane.into()).expect("a connection");
             }
             Self { mux: Mux::new(dialled, MuxLimits::default(), 0), striped }
@@ -339,10 +369,11 @@ mod tests {
         /// Gives each connection up to `room` bytes for the other end. Returns whether there were any.
         fn send(&mut self, now: u64, room: usize, to: &mut Self) -> bool {
             let mux = &mut self.mux;
-            let mut moved = self.striped.take_from(|out, room| mux.transmit(out, room));
+            let mut source = |out: &mut Vec<u8>, room| mux.transmit(out, room);
+            let mut moved = self.striped.take_from(&mut source);
             for (lane, _) in self.striped.connections(0) {
                 let mut out = Vec::new();
-                self.striped.transmit(now, lane, room, &mut out);
+                self.striped.transmit(now, lane, room, &mut out, &mut source);
                 moved |= !out.is_empty();
                 let mux = &mut to.mux;
                 let mut deliver = |bytes: &[u8]| mux.receive(now, bytes).map_err(|broken| broken.to_string());
@@ -399,13 +430,13 @@ mod tests {
 
     /// Frames of the multiplexer are longer than there is room now and then: nothing of them is lost.
     #[test]
-    fn every_byte_arrives_by_several_connections_whatever_the_room() {
-        for room in [40, 1000, 70_000] {
-            let (mut one, mut other) = (End::new(true), End::new(false));
+    fn every_byte_arrives_by_one_connection_or_several_whatever_the_room() {
+        for (room, connections) in [(40, 3), (1000, 3), (70_000, 3), (40, 1), (1000, 1), (70_000, 1)] {
+            let (mut one, mut other) = (End::new(true, connections), End::new(false, connections));
             let bytes: Vec<u8> = (0..3_000_000u32).map(|n| (n % 251) as u8).collect();
             let stream = one.mux.open(Class::Data, b"test").expect("a stream");
             let (mut sent, mut got, mut now) = (0, Vec::new(), 0);
-            let mut buffer = [0; 9000];
+            let (mut buffer, mut kept) = ([0; 9000], 0);
             while got.len() < bytes.len() {
                 now += 1_000_000;
                 sent += one.mux.write(stream, &bytes[sent..]).expect("it is open");
@@ -415,6 +446,10 @@ mod tests {
                 while let Some(event) = other.mux.event() {
                     assert!(!matches!(event, Event::Reset { .. }));
                 }
+                // Behind the first credit.
+                if got.len() > 1_000_000 {
+                    kept = kept.max(one.striped.stripe.held());
+                }
                 let before = got.len();
                 while let Read::Bytes(count) = other.mux.read(stream, &mut buffer).unwrap_or(Read::Nothing) {
                     got.extend_from_slice(&buffer[..count]);
@@ -422,6 +457,8 @@ mod tests {
                 assert!(moved || got.len() > before || now < 60_000_000_000, "it stands still at {}", got.len());
             }
             assert!(got == bytes, "room {room}");
+            // What goes by one connection is not kept: only memory that is spare.
+            assert!(kept <= 8 * (64 << 10) || connections > 1, "{kept} bytes kept, room {room}");
         }
     }
 }
