@@ -47,8 +47,8 @@ pub struct StreamCount {
     seen: VecDeque<(u64, u64)>,
     /// The highest rate that one stream was seen to have.
     best: u64,
-    /// Since when there is too little to send.
-    idle_since: Option<u64>,
+    /// Since when there is too little to send, and the sum and number of the samples of all streams together since then.
+    idle_since: Option<(u64, u64, u64)>,
     /// When more, and fewer, may be tried, and how long they are not after the next failure.
     more: Hold,
     fewer: Hold,
@@ -122,10 +122,12 @@ impl StreamCount {
             self.best = self.best.max(stream.rate);
         }
         let most_are = |class: Class| 2 * classes.iter().filter(|found| **found == class).count() > classes.len();
+        let rate = streams.iter().map(|stream| stream.rate).fold(0, u64::saturating_add);
         if most_are(Class::Application) {
-            // What goes is not what could: nothing can be learned.
-            let since = *self.idle_since.get_or_insert(now);
-            return if since.saturating_add(IDLE) <= now { self.idle(now) } else { self.count };
+            let (since, sum, samples) = self.idle_since.unwrap_or((now, 0, 0));
+            let (sum, samples) = (sum.saturating_add(rate), samples + 1);
+            self.idle_since = Some((since, sum, samples));
+            return if since.saturating_add(IDLE) <= now { self.idle(now, sum / samples) } else { self.count };
         }
         self.idle_since = None;
         let signs = Signs::of(streams, &classes, self.congestion);
@@ -134,7 +136,7 @@ impl StreamCount {
         if !self.counts(now, streams, trip) {
             return self.count;
         }
-        self.note(now, period, streams.iter().map(|stream| stream.rate).fold(0, u64::saturating_add));
+        self.note(now, period, rate);
         if let Some(rate) = self.average(now, period) {
             match self.stage {
                 Stage::Tries { from, rate: before, .. } => self.judge(now, (from, before), rate, &signs),
@@ -179,12 +181,16 @@ impl StreamCount {
         }
     }
 
-    /// There is too little to send: what was being tried is left, and that was no failure.
-    fn idle(&mut self, now: u64) -> usize {
-        if let Stage::Tries { from, .. } = self.stage {
-            self.settle(now, from.min(self.count));
-            self.more.until = self.more.until.max(now.saturating_add(self.broken_off));
-            self.broken_off = (2 * self.broken_off).min(BROKEN_OFF.1);
+    /// There is too little to send, and all streams together carried that: what could go is not known. More streams that are being tried stay
+    /// where they carry more all the same; any other try is left, and was no failure.
+    fn idle(&mut self, now: u64, rate: u64) -> usize {
+        if let Stage::Tries { from, rate: before, .. } = self.stage {
+            let is_better = self.count > from && ratio(before, MORE.0, MORE.1) <= rate;
+            self.settle(now, if is_better { self.count } else { from.min(self.count) });
+            if !is_better {
+                self.more.until = self.more.until.max(now.saturating_add(self.broken_off));
+                self.broken_off = (2 * self.broken_off).min(BROKEN_OFF.1);
+            }
         }
         self.seen.clear();
         self.fewer.until = self.fewer.until.max(now.saturating_add(STEADY));

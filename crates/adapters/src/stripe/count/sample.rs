@@ -1,8 +1,14 @@
 //! What the kernel reports of a stream (TCP_INFO), and whether it shows that more streams would carry more.
 
+use super::guess::Way;
+
 /// A part of a time or of bytes above which something counts, in thousandths and in millionths.
 const HELD_BACK: u64 = 300;
 const LOST: u64 = 200;
+/// Fewer losses count where a stream carries about what they let one carry, from half to so many times that: on a fast, long way few are
+/// enough.
+const OF_FORMULA: f64 = 3.0;
+const SEGMENT: f64 = 1448.0;
 /// A part of the round trip, and nanoseconds, above which a queue counts.
 const QUEUE_PART: u64 = 6;
 const QUEUE: u64 = 2_000_000;
@@ -73,9 +79,16 @@ impl StreamSample {
         self.queued > (self.round_trip / QUEUE_PART).max(QUEUE)
     }
 
+    /// Whether it loses so much that this may hold it back.
     pub(super) fn loses(&self) -> bool {
         let lost = self.resent.saturating_sub(self.in_vain);
-        u128::from(lost) * 1_000_000 > u128::from(self.sent) * u128::from(LOST)
+        if u128::from(lost) * 1_000_000 > u128::from(self.sent) * u128::from(LOST) {
+            return true;
+        }
+        let (loss, round_trip) = (lost as f64 / self.sent as f64, self.round_trip as f64 / 1e9);
+        let way = Way { rate: self.rate as f64, round_trip, loss, segment: SEGMENT };
+        let one = way.one_stream();
+        lost > 0 && one < 2.0 * way.rate && way.rate < OF_FORMULA * one
     }
 }
 
@@ -97,6 +110,18 @@ mod tests {
         assert_eq!(StreamSample { resent: 200, ..full }.class(1001), Class::Link);
         assert_eq!(StreamSample { in_vain: 150, ..lossy }.class(1001), Class::Link);
         assert_eq!(StreamSample::default().class(0), Class::Application);
+    }
+
+    /// One packet of ten thousand holds back a stream over 50 ms; not one that fills a gigabit all the same.
+    #[test]
+    fn few_losses_hold_back_a_stream_on_a_long_way() {
+        let lossy =
+            StreamSample { sent: 100_000_000, resent: 10_000, round_trip: 50_000_000, ..StreamSample::default() };
+        let loses = |megabits: u64| StreamSample { rate: megabits * 125_000, ..lossy }.loses();
+        assert_eq!([25, 75, 85, 900].map(loses), [true, true, false, false]);
+        assert!(!StreamSample { resent: 0, rate: 25 * 125_000, ..lossy }.loses());
+        // Something else holds it back: on a short way they would let it carry eight times as much.
+        assert!(!StreamSample { rate: 900 * 125_000, round_trip: 200_000, ..lossy }.loses());
     }
 
     #[test]

@@ -203,6 +203,15 @@ fn what_is_not_sent_says_nothing() {
     assert_eq!(count.count(), 16);
 }
 
+/// Two carry less than the program sends, and four more: what they could is not seen, and they are better all the same.
+#[test]
+fn more_streams_stay_where_all_there_is_to_send_goes() {
+    let mut model = Model { wanted: 1_000_000.0, ..Model::new(100.0, 0.1, 0.01) };
+    let (mut now, mut count) = (0, StreamCount::new(0, 2, 16, Congestion::ByLoss));
+    let times = run(&mut model, &mut count, &mut now, 60);
+    assert_eq!(count.count(), 4, "{times:?}");
+}
+
 #[test]
 fn a_program_that_stops_in_every_try_has_few_made() {
     let mut model = Model::new(100.0, 0.1, 0.01);
