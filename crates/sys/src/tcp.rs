@@ -18,7 +18,7 @@ pub const SYN_SENT: u8 = 2;
 /// The part of `struct tcp_info` (linux/tcp.h) up to `tcpi_bytes_retrans`; fields keep the kernel's names.
 #[repr(C)]
 #[allow(missing_docs)]
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 pub struct Info {
     pub state: u8,
     _ca_state: u8,

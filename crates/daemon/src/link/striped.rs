@@ -19,6 +19,9 @@ const MOVED: usize = 64 << 10;
 /// The least that each of several connections may have waiting. With more than it carries soon, one connection would take all there is to
 /// send, and the others would be idle.
 const LEAST_AHEAD: usize = 16 << 10;
+/// A link that carries so many bits a second passes its bytes by the stripe while it has one connection: there a copy costs a part of what
+/// processors carry. On a slower one what waits in the stripe is ready, compressed, when the kernel takes more.
+const FAST: u64 = 1_000_000_000;
 /// The pause of a network after a connection by it could not be made.
 const PAUSE: u64 = 10 * SECOND;
 
@@ -140,9 +143,10 @@ impl Striped {
         }
     }
 
-    /// Whether the bytes of the link go by its own connection as they are: it has no other, and nothing waits here.
+    /// Whether the bytes of the link go by its own connection as they are: it has no other and is fast, and nothing waits here.
     fn is_passing(&self) -> bool {
-        self.taken == self.waiting.len() && self.stripe.is_passing(ONLY)
+        let is_fast = self.counted.get(&ONLY).is_some_and(|own| own.rate >= Some(FAST));
+        is_fast && self.taken == self.waiting.len() && self.stripe.is_passing(ONLY)
     }
 
     /// Moves what `source` adds of the link, as far as there is room, unless it goes by [`Self::transmit`] at once. Returns whether that was
@@ -363,6 +367,8 @@ mod tests {
             for lane in 1..connections {
                 striped.join(0, Lane(lane), lane.into()).expect("a connection");
             }
+            let fast = Counted { rate: Some(FAST), ..Counted::new(tcp::Info::default(), 0) };
+            striped.counted.insert(ONLY, fast);
             Self { mux: Mux::new(dialled, MuxLimits::default(), 0), striped }
         }
 
