@@ -56,9 +56,8 @@ pub struct Adoc {
     end_sent: bool,
     /// What the call that [`Adapter::took`] is about did.
     did: Option<Did>,
-    /// How fast this end decompresses a codec: what must be reported to the other end, and what was.
-    speed: Option<(Codec, u64)>,
-    reported: Option<(Codec, u64)>,
+    /// How fast this end decompresses each codec that came.
+    speeds: Vec<Speed>,
     /// A part of a header or of an encoded block.
     partial: Vec<u8>,
     state: Reads,
@@ -66,6 +65,13 @@ pub struct Adoc {
     inbox: Vec<u8>,
     read: usize,
     counts: Counts,
+}
+
+/// How fast this end decompresses a codec, bytes a second; and what was reported to the other end of that, which waits for it.
+struct Speed {
+    codec: Codec,
+    rate: u64,
+    reported: Option<u64>,
 }
 
 #[derive(Clone, Copy)]
@@ -131,8 +137,7 @@ impl Adoc {
             ended: false,
             end_sent: false,
             did: None,
-            speed: None,
-            reported: None,
+            speeds: Vec::new(),
             partial: Vec::new(),
             state: Reads::Header,
             inbox: Vec::new(),
@@ -193,13 +198,21 @@ impl Adoc {
 
     /// A speed that the other end does not know.
     fn report(&mut self) -> Option<(Codec, u64)> {
-        let (codec, rate) = self.speed?;
-        let same = |reported: &(Codec, u64)| reported.0 == codec && reported.1.abs_diff(rate) <= reported.1 / DIFFERENT;
-        if self.reported.as_ref().is_some_and(same) {
-            return None;
+        let is_same = |speed: &Speed| speed.reported.is_some_and(|was| was.abs_diff(speed.rate) <= was / DIFFERENT);
+        let speed = self.speeds.iter_mut().find(|speed| !is_same(speed))?;
+        speed.reported = Some(speed.rate);
+        Some((speed.codec, speed.rate))
+    }
+
+    /// Decompressing a block took so many nanoseconds.
+    fn decompressing_took(&mut self, codec: Codec, raw: usize, time: u64) {
+        let seen = speed(raw, time);
+        if let Some(known) = self.speeds.iter_mut().find(|known| known.codec == codec) {
+            known.rate = known.rate / 2 + seen / 2;
+        } else {
+            // There are no more of them than codecs.
+            self.speeds.push(Speed { codec, rate: seen, reported: None });
         }
-        self.reported = self.speed;
-        self.speed
     }
 
     /// Makes a block of what was written.
@@ -346,11 +359,7 @@ impl Adapter for Adoc {
                     chooser.compressing_took(codec, raw, time);
                 }
             }
-            Some(Did::Decode(codec, raw)) => {
-                let seen = speed(raw, time);
-                let known = self.speed.filter(|(known, _)| *known == codec).map(|(_, rate)| rate / 2 + seen / 2);
-                self.speed = Some((codec, known.unwrap_or(seen)));
-            }
+            Some(Did::Decode(codec, raw)) => self.decompressing_took(codec, raw, time),
             None => {}
         }
     }

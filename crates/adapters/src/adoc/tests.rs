@@ -159,6 +159,25 @@ fn short_messages_go_at_once_and_as_they_are() {
     assert_eq!(sent_for(&mut Adoc::new(), &[7; 5000]).len(), 5008);
 }
 
+/// A peer waits for the speed of each codec that it tried, also where two came before anything went back.
+#[test]
+fn the_speed_of_each_codec_is_reported() {
+    let (mut end, mut encoder) = (Adoc::new(), Encoder::default());
+    let text = b"a stream of bytes that are not very different, ".repeat(500);
+    for codec in [Codec::Lz4, Codec::Zstd(1)] {
+        let bytes = encoder.encode(codec, &text).unwrap();
+        let header = Header::Block { codec, raw: text.len(), encoded: bytes.len() }.bytes();
+        end.receive(0, ONLY, &header).unwrap();
+        end.receive(0, ONLY, bytes).unwrap();
+        end.took(1_000_000);
+        end.consume(text.len());
+    }
+    let sent = sent_for(&mut end, b"");
+    let headers: Vec<_> = sent.as_chunks::<HEADER>().0.iter().map(|bytes| Header::read(*bytes).unwrap()).collect();
+    let kib = (speed(text.len(), 1_000_000) >> 10) as u32;
+    assert_eq!(headers, [Codec::Lz4, Codec::Zstd(1)].map(|codec| Header::Speed { codec, kib }));
+}
+
 #[test]
 fn the_other_end_says_how_fast_it_is_and_is_believed() {
     let (mut from, mut to) = (Adoc::new(), Adoc::new());
