@@ -288,10 +288,12 @@ proptest! {
                 4 if second.is_none() => {
                     let lane = Lane(lanes.next().unwrap());
                     second = Some(lane);
-                    (from.add(now, lane).unwrap(), to.add(now, lane).unwrap());
+                    from.add(now, lane).unwrap();
+                    to.add(now, lane).unwrap();
                 }
                 5 => if let Some(lane) = second.take() {
-                    (from.remove(lane), to.remove(lane));
+                    from.remove(lane);
+                    to.remove(lane);
                 },
                 _ => {}
             }
