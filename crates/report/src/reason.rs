@@ -135,6 +135,8 @@ reasons! {
     NotUsed = 50, "not-used-yet", "this process has not used the connection since the fork";
     /// It cannot be intercepted.
     RawCalls = 51, "raw-calls", "the program makes its system calls itself (Go), and cannot be seen";
+    /// A process of the family holds it that is not counted any more.
+    Uncounted = 53, "uncounted", "another process that had this socket, in a sandbox or started anew, may have it still: who holds it cannot be counted";
 }
 
 #[cfg(test)]

@@ -173,8 +173,8 @@ else: enter(); connection.sendall(connection.recv(1, socket.MSG_WAITALL)); os._e
     );
     let (server, port) = listening(&mut stage.python(How::Wrapped, &serve, &[]));
     let client = stage.client(How::Wrapped, &port, ROUNDS);
-    stage.connection(server.pid()).expect("tcp", Some("shared-unknown"), all(ROUNDS));
-    points_to(&stage.connection(client.pid()), &server, "shared-unknown", ROUNDS);
+    stage.connection(server.pid()).expect("tcp", Some("uncounted"), all(ROUNDS));
+    points_to(&stage.connection(client.pid()), &server, "uncounted", ROUNDS);
     Ok(())
 }
 

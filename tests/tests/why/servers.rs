@@ -31,7 +31,7 @@ fn agree(stage: &Stage, port: u16, (client, reason): (&Actor, &str), (server_way
     for end in &of_servers {
         // Where the server does not start itself anew for a connection (sshd of Ubuntu), its hooks know it; and one of its children was in
         // a sandbox.
-        let why = if end.0["counted"] == "kernel" { "inherited" } else { "shared-unknown" };
+        let why = if end.0["counted"] == "kernel" { "inherited" } else { "uncounted" };
         assert_eq!((end.0["path"].as_str(), end.reason(), end.number("moves")), (Some("tcp"), Some(why), 0), "{end:?}");
         assert_eq!(end.0["peer_process"]["pid"].as_i64(), Some(client.pid().into()), "{end:?}");
     }

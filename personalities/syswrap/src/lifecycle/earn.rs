@@ -275,7 +275,7 @@ fn find_offer(s: &Sock, fd: c_int) {
     let posts = offers::posts();
     if s.never().is_some() || process::off().is_some() || !s.is_sole() {
         if s.holders.unknown() && s.never().is_none() {
-            s.record_path(Path::Tcp, Some(Reason::SharedUnknown));
+            s.record_path(Path::Tcp, Some(Reason::Uncounted));
         }
         // Checked again when the next offer is posted: a fork's copies may be gone by then.
         return s.seen_offers.store(posts, Ordering::Relaxed);

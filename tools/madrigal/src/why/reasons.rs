@@ -74,7 +74,9 @@ fn may_be_better(reason: Reason) -> bool {
 fn own_reason(host: &Host, end: &End) -> Option<Reason> {
     let shared = || end.socket.as_ref().is_some_and(|socket| host.holders(socket.inode).len() > 1);
     match end.reason? {
-        Reason::Unearned | Reason::Forked | Reason::NotUsed | Reason::NoAnswer if shared() => Some(Reason::Shared),
+        Reason::Unearned | Reason::Forked | Reason::NotUsed | Reason::NoAnswer | Reason::Uncounted if shared() => {
+            Some(Reason::Shared)
+        }
         reason => Some(reason),
     }
 }
