@@ -2,7 +2,8 @@
 //!
 //! A socket known to one process only needs none. At fork every connected socket (and event set) gets one, in memory the child inherits;
 //! close, exec and exit decrement it. At 1 the socket is its holder's alone again and may move. A process that is killed leaves a count too
-//! high, which only means that the socket stays with TCP.
+//! high, which only means that the socket stays with TCP. One that enters a seccomp sandbox marks it LOST, for no hook sees what it does
+//! there.
 //!
 //! ```text
 //!   the family's counter:  0 (free) --share--> 2, 3 .. --let_go--> 1 --sole--> 0        --let_go by the last one--> 0
