@@ -93,12 +93,6 @@ fn lengths(at: &Context) {
     assert!(parties.iter().all(|party| party.done.is_empty()), "nothing is told twice");
 }
 
-/// Whether a party reaches its peer by shared memory, and copies straight out of and into the peer's.
-fn copies(party: &Party) -> bool {
-    let is_so = |(driver, path): (&str, String)| driver == "shm" && path.contains("single copy");
-    party.endpoint.worker().reached().into_iter().any(|reached| reached.path.is_some_and(is_so))
-}
-
 /// Looks of a receiver alone, many times longer than it waits for a sender that was asked.
 const ALONE: usize = 500_000;
 
@@ -110,7 +104,12 @@ fn rests(at: &Context) {
         wait_for(&mut parties, 0, Kind::Sent, 0);
     }
     wait_for(&mut parties, 1, Kind::Received, 0);
-    let copies = copies(&parties[1]);
+    let copies = parties[1]
+        .endpoint
+        .worker()
+        .reached()
+        .into_iter()
+        .any(|reached| reached.path.is_some_and(|(driver, path)| driver == "shm" && path.contains("single copy")));
     for (i, len) in [100_000, 1 << 20, (9 << 20) + 1].into_iter().enumerate() {
         for posted_first in [true, false] {
             let (bytes, room) = (noise(len as u64, len), lent.room(len));
