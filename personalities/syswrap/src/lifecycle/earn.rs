@@ -273,8 +273,9 @@ pub(crate) fn publish_linger(s: &Sock) {
 #[cold]
 fn find_offer(s: &Sock, fd: c_int) {
     let posts = offers::posts();
-    if s.never().is_some() || process::off().is_some() || !s.is_sole() {
-        if s.holders.unknown() && s.never().is_none() {
+    let is_kept_back = s.never().is_some() || process::off().is_some();
+    if is_kept_back || !s.is_sole() {
+        if !is_kept_back && s.holders.unknown() {
             s.record_path(Path::Tcp, Some(Reason::Uncounted));
         }
         // Checked again when the next offer is posted: a fork's copies may be gone by then.

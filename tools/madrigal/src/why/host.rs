@@ -168,8 +168,8 @@ impl Host {
         };
         // Calls inside the C library, requests of an io_uring, and processes that held it before bypass the hooks of this one; the kernel
         // counts all. But after a move its count includes doorbells, and if other processes hold the socket, their bytes.
-        let inode = end.socket.as_ref().map_or(0, |socket| socket.inode);
-        if end.moves == 0 && self.holders(inode).len() < 2 {
+        let inode = end.socket.as_ref().map(|socket| socket.inode).filter(|inode| *inode != 0);
+        if let Some(inode) = inode.filter(|inode| end.moves == 0 && self.holders(*inode).len() < 2) {
             let all = self.counted(pid, fd, inode);
             end.tcp = Bytes { read: end.tcp.read.max(all.read), written: end.tcp.written.max(all.written) };
         }

@@ -127,7 +127,8 @@ impl StreamCount {
             let (since, sum, samples) = self.idle_since.unwrap_or((now, 0, 0));
             let (sum, samples) = (sum.saturating_add(rate), samples + 1);
             self.idle_since = Some((since, sum, samples));
-            return if since.saturating_add(IDLE) <= now { self.idle(now, sum / samples) } else { self.count };
+            let is_idle = since.saturating_add(IDLE) <= now;
+            return if is_idle { self.idle(now, streams.len(), sum / samples) } else { self.count };
         }
         self.idle_since = None;
         let signs = Signs::of(streams, &classes, self.congestion);
@@ -181,11 +182,12 @@ impl StreamCount {
         }
     }
 
-    /// There is too little to send, and all streams together carried that: what could go is not known. More streams that are being tried stay
-    /// where they carry more all the same; any other try is left, and was no failure.
-    fn idle(&mut self, now: u64, rate: u64) -> usize {
+    /// There is too little to send, and so many streams together carried that: what could go is not known. More of them that are being tried
+    /// stay where all are there and carry more all the same; any other try is left, and was no failure.
+    fn idle(&mut self, now: u64, streams: usize, rate: u64) -> usize {
         if let Stage::Tries { from, rate: before, .. } = self.stage {
-            let is_better = self.count > from && ratio(before, MORE.0, MORE.1) <= rate;
+            let is_all = streams == self.count && streams > from;
+            let is_better = is_all && ratio(before, MORE.0, MORE.1) <= rate;
             self.settle(now, if is_better { self.count } else { from.min(self.count) });
             if !is_better {
                 self.more.until = self.more.until.max(now.saturating_add(self.broken_off));
