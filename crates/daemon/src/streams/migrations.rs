@@ -26,6 +26,9 @@ use crate::streams::pipe::End;
 use crate::streams::stream::{Stream, StreamOwner};
 use crate::wire::{ConnectReply, ConnectRequest, ResetCause, Resume, StreamHeader};
 
+/// Why a stream cannot go on by another way: more is on its way than is retained of one stream.
+pub(crate) const NOT_KEPT: &str = "what the other end has not got is kept no longer";
+
 impl Daemon {
     /// There is a new connection with a host: streams that reach it another way may migrate to it.
     pub(crate) fn try_better_ways(&mut self, host: usize) {
@@ -89,7 +92,7 @@ impl Daemon {
         let Some(migration) = self.migrations.get_mut(&token) else { return };
         match migration.failover.action(self.now) {
             Action::None => {}
-            Action::GiveUp => self.abort_pipe(token, ResetCause::Ended),
+            Action::GiveUp => self.abandon(token, "no other way in time"),
             Action::AttemptTimedOut => self.resume_failed(token, "no answer"),
             Action::TryBetter => {
                 migration.failover.begin_better();
@@ -181,8 +184,8 @@ impl Daemon {
         match reply {
             Ok(Some((ConnectReply::Connected, theirs, _))) => self.complete_migration(token, new, theirs.parse().ok()),
             // The target has no such stream any more.
-            Ok(Some((ConnectReply::Refused, ..))) if self.is_disconnected(token) => {
-                self.abort_pipe(token, ResetCause::Ended)
+            Ok(Some((ConnectReply::Refused, why, _))) if self.is_disconnected(token) => {
+                self.abandon(token, &format!("refused: {why}"));
             }
             Ok(Some((_, why, _))) => self.resume_failed(token, &why),
             _ => self.resume_failed(token, "it answered nonsense"),
@@ -211,11 +214,18 @@ impl Daemon {
             self.reset_stream_as(old, ResetCause::LinkLost);
         }
         if !resumed {
-            return self.abort_pipe(token, ResetCause::Ended);
+            return self.abandon(token, NOT_KEPT);
         }
         self.log_line(&format!("moved: {stream}"));
         self.connection_migrated(token, new, &attempt.way);
         self.pump(token);
+    }
+
+    /// Ends the pipe of a stream that cannot go on.
+    fn abandon(&mut self, token: Token, why: &str) {
+        let stream = self.pipes.get(&token).and_then(|pipe| pipe.origin.as_ref()).map(Origin::describe);
+        self.log_line(&format!("cannot go on: {}: {why}", stream.unwrap_or_default()));
+        self.abort_pipe(token, ResetCause::Ended);
     }
 
     /// A way refused the stream, did not answer, or failed.

@@ -15,11 +15,12 @@ use crate::wire::ResetCause;
 const READS: usize = 16;
 /// Bytes that one stream may retain. A stream that retains more cannot migrate until its other end has caught up.
 ///
-/// A relay's two links hold 8 MiB of each direction. Acknowledgements come in the stream, behind bytes that a slow program may not have read:
-/// that is as much again, and what is in sockets. A stream is not stopped instead, since its other end could then wait for ever.
-const RETAINED: usize = 32 << 20;
+/// The windows of a relay's two links are 16 MiB each, each way. Acknowledgements come in the stream, behind bytes that a slow program may not
+/// have read: that is as much again, and what is in sockets. A stream is not stopped instead, since its other end could then wait for ever:
+/// where both ends are, neither reads what the other's acknowledgements are behind.
+const RETAINED: usize = 64 << 20;
 /// Bytes that all streams may retain together.
-const RETAINED_BY_ALL: usize = 128 << 20;
+const RETAINED_BY_ALL: usize = 256 << 20;
 /// Bytes that each stream may retain where all together retain more than that.
 const RETAINED_UNDER_PRESSURE: usize = 16 << 10;
 /// The room in a resumable stream that is worth a read.

@@ -1,6 +1,7 @@
 //! The target end of a migration: a stream that ends here is resumed by another way.
 
 use crate::daemon::Daemon;
+use crate::streams::migrations::NOT_KEPT;
 use crate::streams::origin::{Origin, Role};
 use crate::streams::pipe::End;
 use crate::streams::stream::{Stream, StreamOwner};
@@ -31,7 +32,7 @@ impl Daemon {
             return self.send_reply(from, ConnectReply::Unavailable, "it is further by now");
         }
         if !side.resumable.as_mut().is_some_and(|resumable| resumable.resume(got, resume.got)) {
-            return self.send_reply(from, ConnectReply::Refused, "what it has not got is kept no longer");
+            return self.send_reply(from, ConnectReply::Refused, NOT_KEPT);
         }
         let before = std::mem::replace(&mut side.end, End::Stream(from));
         self.cancel_migration(token);

@@ -224,7 +224,8 @@ impl Drop for Bed {
             if std::thread::panicking() {
                 let log = std::fs::read_to_string(self.folder.0.join(format!("{host}.log"))).unwrap_or_default();
                 eprintln!("--- {host}");
-                log.lines().take(100).for_each(|line| eprintln!("{line}"));
+                let lines: Vec<_> = log.lines().collect();
+                lines[lines.len().saturating_sub(200)..].iter().for_each(|line| eprintln!("{line}"));
             }
         }
     }
