@@ -12,7 +12,8 @@ warm-up: what slow start, and the search for the number of connections, take is 
 sources of this repository, and random bytes, by a sender of our own, for what iperf3 sends cannot be compressed. The line `datagrams` is of
 UDP: more than the line carries, to a port of the other host, and to one of `madrigal forward --udp`, of which some may be lost; then two
 thirds of that, for how late 99 of 100 arrive. The line `urgent` has two bulk transfers of iperf3, and beside them short questions of class
-`urgent`, of which 99 of 100 are to be answered within twice what they take on the empty line. Exit status 1: a line carries less than it is to.
+`urgent`, of which 99 of 100 are to be answered within twice what they take on the empty line. The line `sor` has a job of MPICH, two ranks
+at each site, which sends 128 KiB each way behind each half of a sweep (tests/mpi/setup --light brings MPICH). Exit status 1: a line carries less than it is to.
 """
 
 from __future__ import annotations

@@ -27,10 +27,12 @@ class Line:
     """Two bulk transfers, and urgent questions beside them."""
     tolerance: int = 0
     """So many percent of datagrams may be lost, where that is what is sent."""
+    job: bool = False
+    """A job of MPICH with two ranks at each site: sweeps a second, not Mbit/s; at least so many times those of MPICH alone."""
 
     def text(self) -> str:
         """What it is, in words; the delay is one way."""
-        more = f", UDP of which {self.tolerance} % may be lost" if self.tolerance else ", two bulk transfers and urgent questions" if self.urgent else f", {self.data}" if self.data else f", and one of 2 x {self.beside}" if self.beside else ""
+        more = ", SOR by 2 x 2 ranks of MPICH (sweeps a second)" if self.job else f", UDP of which {self.tolerance} % may be lost" if self.tolerance else ", two bulk transfers and urgent questions" if self.urgent else f", {self.data}" if self.data else f", and one of 2 x {self.beside}" if self.beside else ""
         return f"{self.rate}bit/s, 2 x {self.delay}, {self.loss} lost{more}"
 
     def lab(self) -> str:
@@ -56,5 +58,6 @@ LINES = (
     Line("text100", "100M", "10ms", "0%", {"cubic": 2.5, "bbr": 2.5}, "text"),
     Line("datagrams", "8M", "50ms", "7%", {"cubic": 0.95, "bbr": 0.95}, tolerance=10),
     Line("urgent", "100M", "50ms", "0%", {"cubic": 85, "bbr": 85}, urgent=True),
+    Line("sor", "100M", "10ms", "0.1%", {"cubic": 1, "bbr": 1}, job=True),
     Line("two", "50M", "10ms", "0%", {"cubic": 90, "bbr": 90}, beside="30ms"),
 )

@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass, field
 from functools import partial
 
-from wide import streams, tools
+from wide import jobs, streams, tools
 from wide.lab import COMMAND, HOSTS, ROOT, SECOND, WRAP, await_link, connections, lab_of, on, use, words
 from wide.lines import Line
 from wide.programs import ANSWERER, ASKER, DATAGRAM, GIVER, LATE, QUESTION_PORT, RECEIVER, RULES, SENDER, TAKER
@@ -65,6 +65,8 @@ def measure(line: Line, congestion: str, seconds: int, others: bool) -> Result:
             return _datagrams(line, congestion, seconds)
         if line.urgent:
             return _urgent(line, congestion, seconds)
+        if line.job:
+            return _job(line, congestion, seconds)
         # As for a transfer that lasts: the number of connections is found by then.
         carry = partial(_send, line.data) if line.data else iperf
         with streams.watched("a1", "5201") as plain_streams:
@@ -78,6 +80,13 @@ def measure(line: Line, congestion: str, seconds: int, others: bool) -> Result:
         if others and not line.data:
             result.others = tools.measure(madrigal, seconds)
         return result
+
+
+def _job(line: Line, congestion: str, seconds: int) -> Result:
+    """Sweeps a second of a job."""
+    with jobs.hosts_that_start_programs() as folder:
+        plain, madrigal = (jobs.sweeps(folder, wrap, seconds, warm_up) for wrap, warm_up in (([], 4), (WRAP, 15)))
+    return Result(line.name, congestion, plain, madrigal, connections(), line.least[congestion] * plain)
 
 
 def _send(data: str, wrap: list[str], target: str, seconds: int, warm_up: int) -> float:

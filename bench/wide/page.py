@@ -15,7 +15,7 @@ HEAD = """# Figures of long, lossy lines
 
 Written by `make bench-wan BENCH='--page docs/perf-wan.md'` (`bench/wan.py`), {day}, Linux {kernel}, {seconds} s a figure behind a
 warm-up. Each line is a `madrigal lab` with a fixed seed. *Plain* is one stream of iperf3 from host to host (of UDP for `datagrams`, of a
-sender of our own for text and noise), *Madrigal* the same command under `madrigal exec`, through two daemons, by TLS; Mbit/s as received.
+sender of our own for text and noise, MPICH by its own TCP for `sor`), *Madrigal* the same command under `madrigal exec`, through two daemons, by TLS; Mbit/s as received.
 *Short* marks less than is wanted, or less than 0.97 of plain.
 
 ![What each connection carried](perf-wan/streams.png)

@@ -207,6 +207,7 @@ impl Daemon {
         self.register(ports)?;
         problem.iter().for_each(|problem| self.log_line(problem));
         self.write_hosts();
+        self.open_relay_quic();
         Ok(())
     }
 

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use bytes::{Bytes, BytesMut};
 use noq_proto::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use noq_proto::{
-    ClientConfig, ConnectionHandle, DatagramEvent, Dir, EndpointConfig, FourTuple, PathId, SendDatagramError,
-    ServerConfig, StreamId, TransportConfig, VarInt,
+    ClientConfig, ConnectionHandle, DatagramEvent, Dir, EndpointConfig, FourTuple, PathEvent, PathId,
+    SendDatagramError, ServerConfig, StreamId, TransportConfig, VarInt,
 };
 
 use crate::Carrier;
@@ -53,6 +53,13 @@ pub enum Event {
         dialled: bool,
         /// The other end's certificates.
         chain: Vec<rustls::pki_types::CertificateDer<'static>>,
+    },
+    /// The other end of a connection sees this end at that address.
+    Seen {
+        /// Which.
+        key: Key,
+        /// The address, as it says.
+        at: SocketAddr,
     },
     /// It has ended.
     Closed {
@@ -293,6 +300,9 @@ impl QuicEndpoint {
                     let chain = connection.chain();
                     self.events.push_back(Event::Connected { key, dialled: connection.dialled, chain });
                 }
+                noq_proto::Event::Path(PathEvent::ObservedAddr { addr: at, .. }) => {
+                    self.events.push_back(Event::Seen { key, at });
+                }
                 noq_proto::Event::ConnectionLost { reason } => {
                     self.events.push_back(Event::Closed { key, why: reason.to_string() });
                 }
@@ -410,6 +420,8 @@ fn transport(shared: Shared) -> Arc<TransportConfig> {
     transport.max_concurrent_bidi_streams(VarInt::from_u32(1)).max_concurrent_uni_streams(VarInt::from_u32(0));
     transport.stream_receive_window(VarInt::from_u32(1 << 20)).receive_window(VarInt::from_u32(1 << 20));
     transport.datagram_send_buffer_size(QUEUE).datagram_receive_buffer_size(Some(UNREAD));
+    // Each end says where it sees the other one (draft-ietf-quic-address-discovery).
+    transport.send_observed_address_reports(true).receive_observed_address_reports(true);
     transport.max_idle_timeout(SILENCE.try_into().ok()).keep_alive_interval(Some(KEEP_ALIVE));
     Arc::new(transport)
 }

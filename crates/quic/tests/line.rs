@@ -51,6 +51,7 @@ fn a_line_without_losses_is_used() {
     let (read, _) = run(&mut pair, 0, 20_000, 0, 4 * SECOND);
     let rate = read * 8 / 4;
     assert!(rate >= 42_000_000, "{rate} bit/s of 50 Mbit/s");
+    assert!(pair.ends.iter().all(|end| end.seen), "an end was not told where it is seen");
 }
 
 /// The line of VRP's example: 8 Mbit/s, 100 ms, 7 % lost, of which 10 % may be.

@@ -99,6 +99,7 @@ impl Daemon {
         self.write_hosts();
         self.wake_calls();
         self.advertise_soon();
+        self.open_relay_quic();
         Ok(changes)
     }
 

@@ -48,7 +48,7 @@ impl Daemon {
             if flow != frame::NOTES {
                 self.deliver_datagram(tunnel, flow, bytes);
             } else if let Ok(note) = serde_json::from_slice::<Note>(bytes) {
-                self.handle_offer(tunnel, note);
+                self.handle_stream_note(tunnel, note);
             }
             at += len;
         }

@@ -7,7 +7,7 @@ use rustix::io::Errno;
 
 use crate::daemon::Daemon;
 use crate::datagrams::flows::{IDLE, MOST};
-use crate::datagrams::tunnel::{Counts, Far, FarFlow, Side, Tunnel};
+use crate::datagrams::tunnel::{Counts, Far, FarFlow, Meeting, Side, Tunnel};
 use crate::datagrams::udp;
 use crate::descriptor::Descriptor;
 use crate::poll::Token;
@@ -44,10 +44,10 @@ impl Daemon {
         let far = Far { port, from: whose.to_owned(), sockets: HashMap::new(), flows: HashMap::new() };
         let within = within_ms.saturating_mul(MILLISECOND);
         let (side, stream, counts) = (Side::Far(far), Some(own), Counts::default());
-        let (quic, quic_port, tolerance) = (None, None, tolerance.min(1000));
+        let (quic, quic_port, meeting, tolerance) = (None, None, Meeting::default(), tolerance.min(1000));
         self.datagrams
             .tunnels
-            .insert(tunnel, Tunnel { side, peer, stream, quic, secret, quic_port, tolerance, within, counts });
+            .insert(tunnel, Tunnel { side, peer, stream, quic, secret, quic_port, meeting, tolerance, within, counts });
         self.send_reply(from, ConnectReply::Connected, "");
         let near = pipe::Side::new(End::Stream(from), Vec::new());
         let far = pipe::Side::new(End::Socket { socket: other, token, is_tcp: false }, Vec::new());

@@ -23,6 +23,14 @@ pub(crate) enum Note {
         #[serde(default, skip_serializing_if = "String::is_empty")]
         lack: String,
     },
+    /// On the stream: a relay sees this end of QUIC there. The near end sends it where neither end could connect; the far end answers.
+    Seen {
+        /// The address; empty where there is none.
+        at: String,
+        /// Without an address: why.
+        #[serde(default, skip_serializing_if = "String::is_empty")]
+        lack: String,
+    },
     /// By QUIC, from the end that connected: the connection is for the tunnel with this secret.
     Join {
         /// The secret.

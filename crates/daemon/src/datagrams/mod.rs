@@ -8,7 +8,8 @@
 //! UDP does not. On the stream the far end sends its port of QUIC and a secret. If the near end can connect there, both show their
 //! certificates, and the near end shows the secret. From then on datagrams go by QUIC; when that connection ends, by the stream again.
 //!
-//! A port of UDP is open only while there is a tunnel.
+//! Where neither end can connect to the other, both do so at once (`meet.rs`). A port of UDP is open only while there is a tunnel, but for
+//! relays, which say at which address they see a host.
 //!
 //! Each address that sends to the near end is a flow, with a socket of its own at the far end. A datagram for which there is no room is
 //! dropped and counted.
@@ -23,6 +24,7 @@ mod deliver;
 pub(crate) mod far;
 pub(crate) mod flows;
 pub(crate) mod frame;
+pub(crate) mod meet;
 pub(crate) mod near;
 pub(crate) mod quic;
 pub(crate) mod quic_events;

@@ -9,7 +9,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use crate::daemon::Daemon;
 use crate::datagrams::flows::Flows;
 use crate::datagrams::frame::{self, Note};
-use crate::datagrams::tunnel::{Counts, Near, Side, Tunnel, TunnelStream};
+use crate::datagrams::tunnel::{Counts, Meeting, Near, Side, Tunnel, TunnelStream};
 use crate::datagrams::udp;
 use crate::descriptor::Descriptor;
 use crate::poll::Token;
@@ -56,12 +56,14 @@ impl Daemon {
             stream_pause: STREAM_PAUSES.0,
             quic_at: u64::MAX,
             reported: false,
+            meeting_reported: false,
+            meets: false,
         };
         let within = wanted.within_ms.saturating_mul(MILLISECOND);
         let (side, counts) = (Side::Near(near), Counts::default());
-        let (secret, tolerance) = (String::new(), wanted.tolerance.min(1000));
-        let tunnel =
-            Tunnel { side, peer, stream: None, quic: None, secret, quic_port: None, tolerance, within, counts };
+        let (secret, meeting, tolerance) = (String::new(), Meeting::default(), wanted.tolerance.min(1000));
+        let (stream, quic, quic_port) = (None, None, None);
+        let tunnel = Tunnel { side, peer, stream, quic, secret, quic_port, meeting, tolerance, within, counts };
         self.datagrams.tunnels.insert(token, tunnel);
         self.begin_stream(token);
         Ok(port.to_string().into_bytes())
@@ -122,10 +124,18 @@ impl Daemon {
         self.link_buffer = buffer;
     }
 
-    /// Handles an offer that came on the stream.
-    pub(crate) fn handle_offer(&mut self, tunnel: Token, note: Note) {
+    /// Handles a note that came on the stream.
+    pub(crate) fn handle_stream_note(&mut self, tunnel: Token, note: Note) {
+        match note {
+            Note::Offer { port, secret, lack } => self.handle_offer(tunnel, port, secret, &lack),
+            Note::Seen { at, lack } => self.handle_seen(tunnel, &at, &lack),
+            Note::Join { .. } | Note::Joined => {}
+        }
+    }
+
+    /// The other end has this port of QUIC, or lacks it.
+    fn handle_offer(&mut self, tunnel: Token, port: Option<u16>, secret: String, lack: &str) {
         let now = self.now;
-        let Note::Offer { port, secret, lack } = note else { return };
         let Some(own) = self.datagrams.tunnels.get_mut(&tunnel) else { return };
         match &mut own.side {
             // Only the first offer counts: each further one would begin four more connections.
@@ -135,7 +145,7 @@ impl Daemon {
                 near.quic_at = if port.is_some() { now } else { u64::MAX };
                 (own.secret, own.quic_port) = (secret, port);
                 if port.is_none() {
-                    self.report_no_quic(tunnel, wire::cut(&lack));
+                    self.report_no_quic(tunnel, wire::cut(lack));
                 }
             }
             Side::Far(_) => {
@@ -155,10 +165,7 @@ impl Daemon {
             Err(lack) => (None, format!("{}: {lack}", self.own().name)),
         };
         let Some(own) = self.datagrams.tunnels.get_mut(&tunnel) else { return };
-        let note = Note::Offer { port, secret: own.secret.clone(), lack }.bytes();
-        if let Some(stream) = &mut own.stream {
-            stream.send(frame::NOTES, &note);
-        }
+        own.tell(&Note::Offer { port, secret: own.secret.clone(), lack });
     }
 
     /// The stream of a near end ended: another one is begun later.
@@ -178,7 +185,7 @@ impl Daemon {
         let Some(near) = self.datagrams.tunnels.get_mut(&tunnel).and_then(Tunnel::near) else { return };
         let (stream, quic) = (near.stream_at <= now, near.quic_at <= now);
         if quic {
-            near.quic_at = u64::MAX;
+            (near.quic_at, near.meets) = (u64::MAX, false);
             self.dial_quic(tunnel);
         }
         if stream {

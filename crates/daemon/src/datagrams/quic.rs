@@ -9,12 +9,18 @@ use madrigal_quic::{Key, Messages, Outgoing, QuicEndpoint};
 use crate::datagrams::frame::{self, Note};
 use crate::datagrams::udp::QuicSocket;
 use crate::poll::Token;
+use crate::units::SECOND;
 
 /// Bytes that wait at the sending end, what is on its way included.
 const BACKLOG: usize = 16 << 20;
 /// The class of messages that may be lost, each in one datagram of QUIC; and that of the others: notes, and longer datagrams.
 const SHORT: u8 = 0;
 const WHOLE: u8 = 1;
+
+/// A connection has so long until it is joined.
+pub(crate) const JOIN: u64 = 5 * SECOND;
+/// The most addresses that are tried at once.
+pub(crate) const MOST_DIALS: usize = 4;
 
 /// The state machine, the sockets and the connections of QUIC.
 pub(crate) struct Quic {
@@ -23,6 +29,8 @@ pub(crate) struct Quic {
     pub(crate) connections: BTreeMap<Key, Connection>,
     /// Tunnels whose other ends will be requested to connect, because this end could not.
     pub(crate) asked: Vec<Token>,
+    /// Tunnels of which both ends are known to be seen where: the next step follows.
+    pub(crate) met: Vec<Token>,
     /// Datagrams for which the socket had no room.
     pub(crate) unsent: Option<(Outgoing, Vec<u8>)>,
     /// There may be something to pass on in this pass of the event loop.
@@ -32,16 +40,28 @@ pub(crate) struct Quic {
 /// A connection.
 pub(crate) struct Connection {
     pub(crate) messages: Messages,
-    /// The tunnel that it is for; unknown at an end that accepted it until [`Note::Join`] has come.
-    pub(crate) tunnel: Option<Token>,
+    pub(crate) purpose: Purpose,
     /// Datagrams go by it.
     pub(crate) joined: bool,
-    /// The host at the other end, by its certificates.
-    pub(crate) host: Option<usize>,
+    /// The host at the other end: by its certificates, where this end accepted it; where this end began it, the one that is wanted.
+    pub(crate) host: usize,
     /// The time limit for it to be joined.
     pub(crate) deadline: u64,
     /// The longest message that is sent in one datagram.
     longest: usize,
+}
+
+/// What a connection is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Purpose {
+    /// The datagrams of a tunnel.
+    Join { tunnel: Token },
+    /// To hear from a relay at which address it sees this host, for a tunnel.
+    Ask { tunnel: Token },
+    /// To open this end's NAT for what the other end of a tunnel sends.
+    Open { tunnel: Token },
+    /// The other end began it, and has not said what for.
+    Unknown,
 }
 
 impl Quic {
@@ -49,7 +69,8 @@ impl Quic {
         let endpoint =
             QuicEndpoint::new(credentials.client(), credentials.server()).map_err(|error| error.to_string())?;
         let (sockets, connections) = (Vec::new(), BTreeMap::new());
-        Ok(Self { endpoint, sockets, connections, asked: Vec::new(), unsent: None, stirred: false })
+        let (asked, met) = (Vec::new(), Vec::new());
+        Ok(Self { endpoint, sockets, connections, asked, met, unsent: None, stirred: false })
     }
 
     /// When something is due; never: `u64::MAX`.
@@ -62,6 +83,22 @@ impl Quic {
     pub(crate) fn forgotten(&mut self) -> Vec<Key> {
         let Self { endpoint, connections, .. } = self;
         connections.keys().copied().filter(|key| endpoint.connection(*key).is_none()).collect()
+    }
+
+    /// Whether a relay is asked for a tunnel, or the way is opened for its other end.
+    pub(crate) fn meets(&self, tunnel: Token) -> bool {
+        let purposes = [Purpose::Ask { tunnel }, Purpose::Open { tunnel }];
+        self.connections.values().any(|own| purposes.contains(&own.purpose))
+    }
+
+    /// Relays are asked no longer for a tunnel.
+    pub(crate) fn end_questions(&mut self, now: u64, tunnel: Token) {
+        let asks = |own: &Connection| own.purpose == Purpose::Ask { tunnel };
+        let keys: Vec<Key> = self.connections.iter().filter(|(_, own)| asks(own)).map(|(key, _)| *key).collect();
+        for key in keys {
+            self.connections.remove(&key);
+            self.endpoint.close(now, key, "that was all");
+        }
     }
 
     /// Gives a datagram to a connection. False: there is no room.
@@ -103,17 +140,22 @@ impl Quic {
 }
 
 impl Connection {
-    /// A connection that this end began, for a tunnel of which so many of a thousand bytes may be lost.
-    pub(crate) fn dialled(tunnel: Token, tolerance: u32, deadline: u64) -> Self {
+    /// A connection that this end began, with this host; so many of a thousand bytes may be lost of what goes by it.
+    pub(crate) fn dialled(purpose: Purpose, host: usize, tolerance: u32, deadline: u64) -> Self {
         let classes = [Class { tolerance, ..Class::default() }, Class::default()];
         let messages = Messages::dial(&classes, vrp::LEAST_WINDOW, BACKLOG);
-        Self { messages, tunnel: Some(tunnel), joined: false, host: None, deadline, longest: 0 }
+        Self { messages, purpose, joined: false, host, deadline, longest: 0 }
     }
 
     /// An accepted connection.
     pub(crate) fn accepted(host: usize, deadline: u64) -> Self {
         let messages = Messages::accept(vrp::LEAST_WINDOW, BACKLOG);
-        Self { messages, tunnel: None, joined: false, host: Some(host), deadline, longest: 0 }
+        Self { messages, purpose: Purpose::Unknown, joined: false, host, deadline, longest: 0 }
+    }
+
+    /// The tunnel that it carries.
+    pub(crate) fn tunnel(&self) -> Option<Token> {
+        if let Purpose::Join { tunnel } = self.purpose { Some(tunnel) } else { None }
     }
 
     /// Passes on what came and what goes.
@@ -138,7 +180,6 @@ mod tests {
     use madrigal_identity::{Authority, DAY, Name, Validity};
 
     use super::*;
-    use crate::units::SECOND;
 
     #[test]
     fn a_connection_that_this_end_closed_is_forgotten() {
@@ -148,7 +189,7 @@ mod tests {
         ca.issue_host(&of("a1"), Validity::seconds(DAY)).unwrap().install(&folder.join("a1"), true).unwrap();
         let mut quic = Quic::new(&Credentials::load(&folder.join("a1")).unwrap()).unwrap();
         let key = quic.endpoint.connect(0, ([127, 0, 0, 1], 9).into()).unwrap();
-        quic.connections.insert(key, Connection::dialled(7, 0, SECOND));
+        quic.connections.insert(key, Connection::dialled(Purpose::Join { tunnel: 7 }, 0, 0, SECOND));
         assert!(quic.forgotten().is_empty() && quic.deadline() <= SECOND);
         quic.endpoint.close(0, key, "wrong host");
         for _ in 0..1000 {

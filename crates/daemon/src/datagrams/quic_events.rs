@@ -8,25 +8,28 @@ use rustls::pki_types::CertificateDer;
 
 use crate::daemon::Daemon;
 use crate::datagrams::frame::{self, Note};
-use crate::datagrams::quic::{Connection, Quic};
+use crate::datagrams::quic::{Connection, JOIN, MOST_DIALS, Purpose, Quic};
 use crate::datagrams::tunnel::Tunnel;
 use crate::datagrams::udp::QuicSocket;
 use crate::descriptor::Descriptor;
 use crate::poll::Token;
 use crate::start;
-use crate::units::SECOND;
 
-/// A connection has so long until it is joined.
-const JOIN: u64 = 5 * SECOND;
-/// The most addresses that are tried at once.
-const MOST_DIALS: usize = 4;
 /// Calls for datagrams, and turns of sending, of one pass.
 const MOST_READ: usize = 32;
 const MOST_ROUNDS: usize = 64;
 
+/// Why no connection of QUIC is begun.
+enum NoQuic {
+    /// There may be none, or cannot be.
+    Impossible(String),
+    /// There is no address to connect to.
+    NoAddress(String),
+}
+
 impl Daemon {
     /// Opens the sockets of QUIC: where the daemon listens; at any port where it does not. Without a certificate there are none.
-    fn open_quic(&mut self) {
+    pub(crate) fn open_quic(&mut self) {
         let Ok(credentials) = &self.credentials else { return };
         let made = Quic::new(credentials);
         let lack = self.credentials.as_ref().err();
@@ -69,22 +72,26 @@ impl Daemon {
     pub(crate) fn dial_quic(&mut self, tunnel: Token) {
         match self.begin_quic(tunnel) {
             Ok(()) => {}
-            Err(why) => self.report_no_quic(tunnel, &why),
+            Err(NoQuic::Impossible(why)) => self.report_no_quic(tunnel, &why),
+            Err(NoQuic::NoAddress(why)) => {
+                self.report_no_quic(tunnel, &why);
+                self.begin_meeting(tunnel);
+            }
         }
     }
 
-    fn begin_quic(&mut self, tunnel: Token) -> Result<(), String> {
-        self.quic_port()?;
+    fn begin_quic(&mut self, tunnel: Token) -> Result<(), NoQuic> {
+        self.quic_port().map_err(NoQuic::Impossible)?;
         let (Some(own), Some(quic)) = (self.datagrams.tunnels.get(&tunnel), &self.datagrams.quic) else {
             return Ok(());
         };
         let Some(port) = own.quic_port else { return Ok(()) };
-        if quic.connections.values().any(|other| other.tunnel == Some(tunnel)) {
+        if quic.connections.values().any(|other| other.tunnel() == Some(tunnel)) {
             return Ok(());
         }
         let mut rules = self.grid.rules_for(own.peer, Some(own.port())).into_iter();
         if let Some(rule) = rules.find(|rule| rule.forbid.iter().any(|way| way == "direct")) {
-            return Err(format!("rule {} forbids direct", rule.name));
+            return Err(NoQuic::Impossible(format!("rule {} forbids direct", rule.name)));
         }
         let linked = self.links.values().filter(|link| link.leads_to(own.peer)).filter_map(|link| link.address);
         let named = self.grid.hosts.get(own.peer).into_iter().flat_map(|host| host.addresses.iter().copied());
@@ -93,13 +100,14 @@ impl Daemon {
         places.dedup();
         places.truncate(MOST_DIALS);
         if places.is_empty() {
-            return Err(format!("{} has no address", self.name(own.peer)));
+            return Err(NoQuic::NoAddress(format!("{} has no address", self.name(own.peer))));
         }
-        let (now, tolerance) = (self.now, own.tolerance);
+        let (now, peer, tolerance) = (self.now, own.peer, own.tolerance);
         let Some(quic) = &mut self.datagrams.quic else { return Ok(()) };
         for at in places {
             if let Ok(key) = quic.endpoint.connect(now, at) {
-                quic.connections.insert(key, Connection::dialled(tunnel, tolerance, now + JOIN));
+                quic.connections
+                    .insert(key, Connection::dialled(Purpose::Join { tunnel }, peer, tolerance, now + JOIN));
             }
         }
         quic.stirred = true;
@@ -149,15 +157,19 @@ impl Daemon {
                 break;
             }
         }
-        let asked = std::mem::take(&mut quic.asked);
-        if self.datagrams.tunnels.is_empty() {
+        let (asked, met) = (std::mem::take(&mut quic.asked), std::mem::take(&mut quic.met));
+        if self.datagrams.tunnels.is_empty() && !self.own().relay {
             for (token, _) in &quic.sockets {
                 self.descriptors.remove(token);
             }
         } else {
             self.datagrams.quic = Some(quic);
         }
-        asked.into_iter().for_each(|tunnel| self.offer_quic(tunnel));
+        for tunnel in asked {
+            self.offer_quic(tunnel);
+            self.begin_meeting(tunnel);
+        }
+        met.into_iter().for_each(|tunnel| self.meet(tunnel));
     }
 
     fn handle_quic_event(&mut self, quic: &mut Quic, event: Event) {
@@ -165,8 +177,7 @@ impl Daemon {
         match event {
             Event::Connected { key, dialled, chain } => {
                 let judged = self.judge_chain(&chain);
-                let tunnel = quic.connections.get(&key).and_then(|own| own.tunnel);
-                let wanted = tunnel.and_then(|tunnel| self.datagrams.tunnels.get(&tunnel)).map(|tunnel| tunnel.peer);
+                let wanted = quic.connections.get(&key).map(|own| own.host);
                 match judged {
                     Ok(host) if dialled && wanted != Some(host) => {
                         let why = format!("this is {}", self.name(host));
@@ -178,6 +189,11 @@ impl Daemon {
                         self.log_unauthenticated(&format!("no QUIC: {why}"));
                         self.close_quic(quic, key, &why);
                     }
+                }
+            }
+            Event::Seen { key, at } => {
+                if let Some(Purpose::Ask { tunnel }) = quic.connections.get(&key).map(|own| own.purpose) {
+                    self.seen_by_relay(quic, tunnel, at);
                 }
             }
             Event::Closed { key, why } => self.quic_closed(quic, key, &why),
@@ -197,7 +213,7 @@ impl Daemon {
 
     /// A connection that this end began is established: sends for which tunnel it is.
     fn join_by_quic(&self, quic: &mut Quic, key: Key) {
-        let tunnel = quic.connections.get(&key).and_then(|own| own.tunnel);
+        let tunnel = quic.connections.get(&key).and_then(Connection::tunnel);
         if let Some(own) = tunnel.and_then(|tunnel| self.datagrams.tunnels.get(&tunnel)) {
             quic.send_note(key, &Note::Join { secret: own.secret.clone() });
         }
@@ -221,7 +237,7 @@ impl Daemon {
         while let Some(settled) = own.messages.settled() {
             lost += u64::from(settled.lost.is_none_or(|lost| !lost.is_empty()));
         }
-        if let Some(tunnel) = own.tunnel.and_then(|tunnel| self.datagrams.tunnels.get_mut(&tunnel)) {
+        if let Some(tunnel) = own.tunnel().and_then(|tunnel| self.datagrams.tunnels.get_mut(&tunnel)) {
             tunnel.counts.lost += lost;
         }
         for message in arrived {
@@ -234,7 +250,7 @@ impl Daemon {
         let is_whole = message.lost.as_ref().is_some_and(Vec::is_empty);
         let Some((flow, bytes)) = frame::read_message(&message.bytes).filter(|_| is_whole) else { return };
         let Some(own) = quic.connections.get(&key) else { return };
-        match (flow, own.tunnel) {
+        match (flow, own.tunnel()) {
             (frame::NOTES, _) => {
                 if let Ok(note) = serde_json::from_slice(bytes) {
                     self.handle_quic_note(quic, key, note);
@@ -248,19 +264,20 @@ impl Daemon {
     fn handle_quic_note(&mut self, quic: &mut Quic, key: Key, note: Note) {
         let Some(own) = quic.connections.get_mut(&key) else { return };
         match note {
-            Note::Join { secret } if own.tunnel.is_none() && !secret.is_empty() => {
-                let is_it = |tunnel: &Tunnel| Some(tunnel.peer) == own.host && tunnel.secret == secret;
+            Note::Join { secret } if own.purpose == Purpose::Unknown && !secret.is_empty() => {
+                let is_it = |tunnel: &Tunnel| tunnel.peer == own.host && tunnel.secret == secret;
                 let found = self.datagrams.tunnels.iter().find_map(|(token, tunnel)| is_it(tunnel).then_some(*token));
                 let Some(token) = found else { return self.close_quic(quic, key, "no such tunnel") };
-                (own.tunnel, own.joined) = (Some(token), true);
+                (own.purpose, own.joined) = (Purpose::Join { tunnel: token }, true);
                 quic.send_note(key, &Note::Joined);
                 self.use_quic(token, key);
             }
-            Note::Joined if own.tunnel.is_some() && !own.joined => {
+            Note::Joined if !own.joined => {
+                let Some(token) = own.tunnel() else { return };
                 own.joined = true;
-                let Some(token) = own.tunnel else { return };
                 // The other attempts are not needed.
-                let others = quic.connections.iter().filter(|(other, own)| **other != key && own.tunnel == Some(token));
+                let others =
+                    quic.connections.iter().filter(|(other, own)| **other != key && own.tunnel() == Some(token));
                 for other in others.map(|(other, _)| *other).collect::<Vec<_>>() {
                     quic.connections.remove(&other);
                     quic.endpoint.close(self.now, other, "another one was faster");
@@ -276,7 +293,7 @@ impl Daemon {
         let Some(own) = self.datagrams.tunnels.get_mut(&tunnel) else { return };
         own.quic = Some(key);
         if let Some(near) = own.near() {
-            near.reported = false;
+            (near.reported, near.meeting_reported, near.meets) = (false, false, false);
             let (host, port) = (near.target.host.clone(), near.target.port);
             self.log_line(&format!("datagrams to {host}:{port} go by QUIC"));
         }
@@ -290,11 +307,18 @@ impl Daemon {
 
     /// A connection has ended: one end closed it, or it was silent for too long.
     fn quic_closed(&mut self, quic: &mut Quic, key: Key, why: &str) {
-        let Some(Connection { tunnel: Some(token), .. }) = quic.connections.remove(&key) else { return };
+        let token = match quic.connections.remove(&key).map(|own| own.purpose) {
+            Some(Purpose::Join { tunnel }) => tunnel,
+            Some(Purpose::Ask { tunnel }) if !quic.meets(tunnel) => return self.not_seen(tunnel, why),
+            _ => return,
+        };
         let Some(own) = self.datagrams.tunnels.get_mut(&token) else { return };
-        let others = quic.connections.values().any(|other| other.tunnel == Some(token));
+        let others = quic.connections.values().any(|other| other.tunnel() == Some(token));
         let was_used = own.quic.take_if(|used| *used == key).is_some();
-        if own.near().is_some() && !others && (was_used || own.quic.is_none()) {
+        let has_met = !was_used && own.near().is_some_and(|near| near.meets);
+        if has_met && !others && own.quic.is_none() {
+            self.report_no_meeting(token, why);
+        } else if own.near().is_some() && !others && (was_used || own.quic.is_none()) {
             let what = if was_used { "QUIC ended" } else { "no QUIC" };
             let why = format!("{what}: {why}");
             // The other end may get through where this one does not. The request is sent when the state machine is back in its place.
@@ -310,7 +334,7 @@ impl Daemon {
             own.quic = None;
         }
         let Some(quic) = &mut self.datagrams.quic else { return };
-        let keys = quic.connections.iter().filter(|(_, own)| own.tunnel == Some(tunnel)).map(|(key, _)| *key);
+        let keys = quic.connections.iter().filter(|(_, own)| own.tunnel() == Some(tunnel)).map(|(key, _)| *key);
         for key in keys.collect::<Vec<_>>() {
             quic.connections.remove(&key);
             quic.endpoint.close(now, key, why);

@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use madrigal_quic::Key;
 
 use crate::datagrams::flows::Flows;
-use crate::datagrams::frame;
+use crate::datagrams::frame::{self, Note};
 use crate::poll::Token;
 use crate::socket;
 use crate::wire::Target;
@@ -27,11 +27,20 @@ pub(crate) struct Tunnel {
     /// The secret that a connection by QUIC has to present, chosen by the far end; and the other end's port of QUIC.
     pub(crate) secret: String,
     pub(crate) quic_port: Option<u16>,
+    /// Where both ends are seen, if they have to connect at once.
+    pub(crate) meeting: Meeting,
     /// So many of a thousand bytes may be lost.
     pub(crate) tolerance: u32,
     /// A datagram that waits for longer, in nanoseconds, is dropped.
     pub(crate) within: u64,
     pub(crate) counts: Counts,
+}
+
+/// Where the two ends of a tunnel are seen from outside.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub(crate) struct Meeting {
+    pub(crate) own: Option<SocketAddr>,
+    pub(crate) theirs: Option<SocketAddr>,
 }
 
 /// Which end it is.
@@ -53,8 +62,11 @@ pub(crate) struct Near {
     pub(crate) stream_at: u64,
     pub(crate) stream_pause: u64,
     pub(crate) quic_at: u64,
-    /// The log has why QUIC does not work.
+    /// The log has why QUIC does not work, and why not by both ends at once.
     pub(crate) reported: bool,
+    pub(crate) meeting_reported: bool,
+    /// Both ends try at once, or did since QUIC was last tried.
+    pub(crate) meets: bool,
 }
 
 /// What the far end has.
@@ -129,6 +141,13 @@ impl TunnelStream {
 }
 
 impl Tunnel {
+    /// Sends the other end a note, by the stream.
+    pub(crate) fn tell(&mut self, note: &Note) {
+        if let Some(stream) = &mut self.stream {
+            stream.send(frame::NOTES, &note.bytes());
+        }
+    }
+
     /// The near end.
     pub(crate) fn near(&mut self) -> Option<&mut Near> {
         match &mut self.side {

@@ -42,3 +42,9 @@ impl Punch {
         matches!(self.stage, Stage::Asked { .. })
     }
 }
+
+/// Whether an address that a peer names may be one of a host elsewhere.
+pub(crate) fn may_be_dialled(to: SocketAddr) -> bool {
+    let ip = to.ip().to_canonical();
+    !ip.is_loopback() && !ip.is_unspecified() && !ip.is_multicast() && to.port() != 0
+}

@@ -19,7 +19,7 @@ use crate::daemon::Daemon;
 use crate::descriptor::Descriptor;
 use crate::link::Link;
 use crate::link::peer::Dialled;
-use crate::link::punch::{Answer, Punch, Stage};
+use crate::link::punch::{Answer, Punch, Stage, may_be_dialled};
 use crate::poll::Token;
 use crate::socket::{self, Recv};
 use crate::streams::pipe::{End, Side};
@@ -103,13 +103,7 @@ impl Daemon {
         let (peer, _) = self.grid.host(asker).filter(|(peer, _)| *peer != self.own_index).ok_or_else(unknown)?;
         let to: SocketAddr = at.parse().map_err(|_| format!("`{at}` is no address"))?;
         let (from, seen) = self.seen_by(stream.0).ok_or("it did not call the relay itself")?;
-        let ip = to.ip().to_canonical();
-        if ip.is_loopback()
-            || ip.is_unspecified()
-            || ip.is_multicast()
-            || to.port() == 0
-            || to.is_ipv4() != from.is_ipv4()
-        {
+        if !may_be_dialled(to) || to.is_ipv4() != from.is_ipv4() {
             return Err(format!("{to} is nowhere to connect to"));
         }
         if self.link_to(peer).is_some() {

@@ -20,7 +20,7 @@ const READS: usize = 16;
 /// where both ends are, neither reads what the other's acknowledgements are behind.
 const RETAINED: usize = 64 << 20;
 /// Bytes that all streams may retain together.
-const RETAINED_BY_ALL: usize = 256 << 20;
+const RETAINED_BY_ALL: usize = 192 << 20;
 /// Bytes that each stream may retain where all together retain more than that.
 const RETAINED_UNDER_PRESSURE: usize = 16 << 10;
 /// The room in a resumable stream that is worth a read.

@@ -69,6 +69,8 @@ pub(crate) struct End {
     key: Option<Key>,
     pub(crate) messages: Messages,
     address: SocketAddr,
+    /// The other end has said where it sees this one.
+    pub(crate) seen: bool,
 }
 
 pub(crate) struct Pair {
@@ -99,7 +101,7 @@ impl Pair {
             ca.issue_host(&of(host), Validity::seconds(DAY)).unwrap().install(&own, true).unwrap();
             let credentials = Credentials::load(&own).unwrap();
             let endpoint = QuicEndpoint::new(credentials.client(), credentials.server()).unwrap();
-            End { endpoint, key: None, messages, address: SocketAddr::from(([127, 0, 0, 1], port)) }
+            End { endpoint, key: None, messages, address: SocketAddr::from(([127, 0, 0, 1], port)), seen: false }
         };
         let ends = [end("a1", 1, Messages::dial(classes, 0, 4 << 20)), end("b1", 2, Messages::accept(0, 4 << 20))];
         let mut pair =
@@ -150,6 +152,10 @@ impl Pair {
                     Event::Connected { key, dialled, chain } => {
                         assert!(dialled == (n == 0) && !chain.is_empty());
                         end.key = Some(key);
+                    }
+                    Event::Seen { at, .. } => {
+                        assert_eq!(at, end.address);
+                        end.seen = true;
                     }
                     Event::Closed { why, .. } => panic!("closed: {why}"),
                 }

@@ -98,6 +98,8 @@ madrigal_tests::trials![
     tunnels::what_is_lost_of_datagrams_both_ends_know,
     tunnels::datagrams_go_by_a_stream_where_udp_does_not,
     tunnels::the_end_that_is_let_through_connects,
+    tunnels::datagrams_of_hosts_behind_nat_go_by_quic_without_the_relay,
+    tunnels::datagrams_stay_with_the_stream_behind_a_symmetric_nat,
     ways::both_ends_behind_nat_connect_at_once,
     ways::long_packets_that_vanish_hold_nobody_up;
     long:

@@ -1,10 +1,11 @@
-//! Datagrams of programs, by QUIC where UDP goes, by a stream where it does not: `madrigal forward --udp`. Features B11, I2.
+//! Datagrams of programs, by QUIC where UDP goes, by a stream where it does not: `madrigal forward --udp`. Features B11, B15, I2.
 
 use serde_json::Value;
 
 use super::bed::{Bed, DAEMON_LOG, Who, need_lab};
 use super::common::bed::until;
 use super::grid::Grid;
+use super::ways::FAR_RELAY;
 
 /// A line that loses one packet of 20.
 const LAB: &str = "[site.a]\nnetwork = '10.1.0.0/24'\nhosts = ['a1']\n[site.b]\nnetwork = '10.2.0.0/24'\nhosts = ['b1']\n\
@@ -132,6 +133,45 @@ pub(crate) fn the_end_that_is_let_through_connects() {
     assert_eq!(grid.exec("b1", &["sh", "-c", keep_out]).0, 0);
     let port = grid.forward_datagrams("a1", &["--tolerance", "0", "--within", "20000"], "b1:5004");
     go_by(&grid, "quic");
+    assert_eq!(ask(&grid, &port, 300, "1100"), 300);
+    grid.down();
+}
+
+/// Two sites behind NAT and a relay; datagrams are forwarded from a1 to b1 by the port that is returned. There is no way for TCP without the
+/// relay: by a link that both ends began at once, the daemons would know more of each other's addresses than the relay tells them.
+fn behind_nat(lab: &str) -> (Grid, String) {
+    const DROP_TCP: &str = "nft add table ip cut; nft 'add chain ip cut out { type filter hook output priority 0; }'; \
+        nft add rule ip cut out ip daddr 198.18.0.0/15 meta l4proto tcp drop";
+    need_lab(Who::Me);
+    let (mut grid, _) = Grid::on_lab_of_daemons(Bed::up_text_with(lab, &["--with-daemons"]));
+    ["a1", "b1"].iter().for_each(|host| grid.linked(host, "r"));
+    assert_eq!(grid.ready("b1", &["/usr/bin/python3", "-c", ECHO, "5004"]), "ready\n");
+    ["a1", "b1"].iter().for_each(|host| assert_eq!(grid.exec(host, &["sh", "-c", DROP_TCP]).0, 0));
+    let port = grid.forward_datagrams("a1", &["--tolerance", "0", "--within", "20000"], "b1:5004");
+    (grid, port)
+}
+
+/// Both ends learn from the relay where they are seen, and connect at once: then the relay carries nothing.
+pub(crate) fn datagrams_of_hosts_behind_nat_go_by_quic_without_the_relay() {
+    let (grid, port) = behind_nat(FAR_RELAY);
+    go_by(&grid, "quic");
+    let log = grid.exec("a1", &["sh", "-c", DAEMON_LOG]).1;
+    assert!(log.contains("go by a stream: no QUIC: no answer") && log.matches("go by QUIC").count() == 1, "{log}");
+    let of_relay = || grid.bed.python("r", "print(open('/proc/net/dev').read().split('eth0:')[1].split()[1])", &[]);
+    let packets = || of_relay().parse::<u64>().unwrap();
+    let before = packets();
+    assert_eq!(ask(&grid, &port, 500, "1100"), 500);
+    let by_relay = packets() - before;
+    assert!(by_relay < 250, "the relay got {by_relay} packets while 500 datagrams went there and back");
+    grid.down();
+}
+
+/// Where a NAT shows each peer another port, datagrams go by the stream, and the log has the reason.
+pub(crate) fn datagrams_stay_with_the_stream_behind_a_symmetric_nat() {
+    let (grid, port) = behind_nat(&FAR_RELAY.replace("nat = true # one mapping", "nat = 'symmetric'"));
+    let log = || grid.exec("a1", &["sh", "-c", DAEMON_LOG]).1;
+    until("the reason", || log().contains("no QUIC with b1 by both ends at once: no answer").then_some(()));
+    go_by(&grid, "stream");
     assert_eq!(ask(&grid, &port, 300, "1100"), 300);
     grid.down();
 }

@@ -282,7 +282,7 @@ pub(crate) fn long_packets_that_vanish_hold_nobody_up() {
 }
 
 /// Two sites whose routers keep to one mapping for a port, and a relay that is far from both.
-const FAR_RELAY: &str = "[site.a]\nnetwork = '10.1.0.0/24'\nnat = true # one mapping\nhosts = ['a1']\n\
+pub(crate) const FAR_RELAY: &str = "[site.a]\nnetwork = '10.1.0.0/24'\nnat = true # one mapping\nhosts = ['a1']\n\
     [site.b]\nnetwork = '10.2.0.0/24'\nnat = true # one mapping\nhosts = ['b1']\n\
     [site.c]\nnetwork = '203.0.113.0/24'\nhosts = ['r']\n\
     [link.ab]\nbetween = ['a', 'b']\nrate = '100M'\ndelay = '10ms'\n\

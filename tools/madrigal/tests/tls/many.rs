@@ -18,7 +18,7 @@ const SHARE: usize = 128 << 10;
 /// connections get none.
 const BUFFER: usize = 16 << 10;
 /// Windows of all streams, what they may grow by, what is kept for another way, and as much again for all else.
-const MOST_MEMORY: u64 = 2 * ((STREAMS as u64) * (16 << 10) + (64 << 20) + (128 << 20));
+const MOST_MEMORY: u64 = 2 * ((STREAMS as u64) * (16 << 10) + (64 << 20) + (192 << 20));
 
 /// Everything is read, or written, that can be.
 fn each_ready(epoll: &rustix::fd::OwnedFd, mut each: impl FnMut(usize)) {
