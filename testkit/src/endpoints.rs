@@ -14,7 +14,7 @@ mod memory;
 mod party;
 
 pub use party::{Context, context};
-use party::{Lent, Party, noise, receive, until, wait_for};
+use party::{Lent, Party, copies, noise, receive, until, wait_for};
 
 /// The suite.
 pub static CASES: &[Case<Context>] = &[
@@ -104,12 +104,7 @@ fn rests(at: &Context) {
         wait_for(&mut parties, 0, Kind::Sent, 0);
     }
     wait_for(&mut parties, 1, Kind::Received, 0);
-    let copies = parties[1]
-        .endpoint
-        .worker()
-        .reached()
-        .into_iter()
-        .any(|reached| reached.path.is_some_and(|(driver, path)| driver == "shm" && path.contains("single copy")));
+    let copies = copies(&parties[1]);
     for (i, len) in [100_000, 1 << 20, (9 << 20) + 1].into_iter().enumerate() {
         for posted_first in [true, false] {
             let (bytes, room) = (noise(len as u64, len), lent.room(len));

@@ -10,7 +10,7 @@ use bytes::{Bytes, BytesMut};
 use noq_proto::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use noq_proto::{
     ClientConfig, ConnectionHandle, DatagramEvent, Dir, EndpointConfig, FourTuple, PathEvent, PathId,
-    SendDatagramError, ServerConfig, StreamId, TransportConfig, VarInt,
+    RandomConnectionIdGenerator, SendDatagramError, ServerConfig, StreamId, TransportConfig, VarInt,
 };
 
 use crate::Carrier;
@@ -28,7 +28,9 @@ const KEEP_ALIVE: Duration = Duration::from_secs(3);
 /// Datagrams of one call to the kernel (`UDP_SEGMENT`).
 const SEGMENTS: NonZeroUsize = NonZeroUsize::new(16).unwrap();
 /// What QUIC adds to a datagram: a short header, a frame's, and the tag of the cipher.
-const HEADERS: u64 = 32;
+const HEADERS: u64 = 28;
+/// Bytes of a connection's number, which is in each packet: enough for [`MOST`].
+const CONNECTION_ID: usize = 4;
 /// No packet is longer.
 const PACKET: u64 = 1500;
 /// With so many connections under way, another dialler must first prove its address.
@@ -138,8 +140,10 @@ impl QuicEndpoint {
         let server = QuicServerConfig::try_from(server).map_err(|error| tls(&error))?;
         let (client, server) = (ClientConfig::new(Arc::new(client)), ServerConfig::with_crypto(Arc::new(server)));
         let shared = Some(Arc::new(server.clone()));
+        let mut config = EndpointConfig::default();
+        config.cid_generator(Arc::new(|| Box::new(RandomConnectionIdGenerator::new(CONNECTION_ID))));
         Ok(Self {
-            quic: noq_proto::Endpoint::new(Arc::new(EndpointConfig::default()), shared, true),
+            quic: noq_proto::Endpoint::new(Arc::new(config), shared, true),
             client,
             server,
             connections: BTreeMap::new(),

@@ -8,7 +8,7 @@ use madrigal_adapters::vrp::{self, Arrived, Class, HEAD, MOST_CLASSES, Message, 
 use crate::Carrier;
 
 /// The version of all this.
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 /// Bytes of a class in the greeting.
 const CLASS: usize = 20;
 /// No more is added to the control stream while so many bytes of it wait.
@@ -293,7 +293,7 @@ mod tests {
             let mut line = Line { unread: bytes.to_vec(), ..Line::default() };
             Messages::accept(0, 1 << 20).pump(0, &mut line)
         };
-        assert_eq!(refused(&[2, 1]), Err(Broken::Version(2)));
+        assert_eq!(refused(&[VERSION + 1, 1]), Err(Broken::Version(VERSION + 1)));
         assert_eq!(refused(&[VERSION, 0]), Err(Broken::Classes(0)));
         assert_eq!(refused(&[VERSION, 17]), Err(Broken::Classes(17)));
         assert_eq!(refused(&[VERSION, 1]), Ok(()), "more may come");

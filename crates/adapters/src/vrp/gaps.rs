@@ -2,6 +2,8 @@
 
 use std::collections::VecDeque;
 
+use super::wire::{NUMBER, expand};
+
 const MILLISECOND: u64 = 1_000_000;
 /// So many datagrams after the one behind a gap what is in it is lost, and not late.
 const LATER: u64 = 2;
@@ -34,15 +36,9 @@ impl Gaps {
         self.round_trip = round_trip.max(MILLISECOND);
     }
 
-    /// A datagram came whose number has that low end; returns the number, which is near the highest (RFC 9000, appendix A.3).
-    pub(super) fn note(&mut self, low: u32) -> u64 {
-        const HALF: u64 = 1 << 31;
-        let near = self.highest & !u64::from(u32::MAX) | u64::from(low);
-        let number = match () {
-            () if near + HALF < self.highest => near + 2 * HALF,
-            () if near > self.highest + HALF => near.saturating_sub(2 * HALF),
-            () => near,
-        };
+    /// A datagram came whose number has that low end; returns the number, which is near the highest.
+    pub(super) fn note(&mut self, low: u64) -> u64 {
+        let number = expand(low, 8 * NUMBER as u32, self.highest);
         self.highest = self.highest.max(number);
         number
     }
@@ -92,9 +88,9 @@ mod tests {
     #[test]
     fn numbers_go_on_where_their_low_ends_begin_anew() {
         let mut gaps = Gaps::new(0);
-        let (low, high) = (u64::from(u32::MAX), 1 << 32);
-        assert_eq!([u32::MAX / 2, u32::MAX - 1].map(|number| gaps.note(number)), [low / 2, low - 1]);
-        assert_eq!([1, u32::MAX, 7].map(|number| gaps.note(number)), [high + 1, low, high + 7]);
+        let high = 1_u64 << (8 * NUMBER);
+        assert_eq!([high / 3, high / 3 * 2, high - 2].map(|low| gaps.note(low)), [high / 3, high / 3 * 2, high - 2]);
+        assert_eq!([1, high - 1, 7].map(|low| gaps.note(low)), [high + 1, high - 1, high + 7]);
     }
 
     #[test]

@@ -89,6 +89,11 @@ impl Flow {
         Self { class, budget: Budget::new(class), next: 0, read_to: 0, messages, unread, begins, known, top: 0 }
     }
 
+    /// The next message that is read, and where it begins.
+    pub(super) fn place(&self) -> (u32, u64) {
+        (self.next, self.read_to)
+    }
+
     /// How many holes there are.
     pub(super) fn holes(&self) -> usize {
         self.known.holes()

@@ -46,6 +46,8 @@ pub const MOST_GRANULARITY: u32 = 1000;
 pub const MOST_REPEATED: u32 = 256;
 /// Bytes of memory that a receiver lends a sender, both being made with the same number; two of the longest messages at least.
 pub const LEAST_WINDOW: u64 = 2 * (LONGEST as u64 + OVERHEAD);
+/// And the most: where a message begins is said by its low end.
+pub const MOST_UNREAD: u64 = 1 << 30;
 /// The longest [`Class::window`].
 pub const MOST_WINDOW: u64 = 16 << 20;
 /// What a message counts besides its bytes.

@@ -11,7 +11,7 @@
 use super::gaps::{Gap, Gaps};
 use super::incoming::{Fate, Flow, State, Taken};
 use super::wire::{self, About, Frame, Piece, number_of};
-use super::{Broken, Class, LEAST_WINDOW, Lost, MOST_CLASSES, MOST_CONTROL, OVERHEAD};
+use super::{Broken, Class, LEAST_WINDOW, Lost, MOST_CLASSES, MOST_CONTROL, MOST_UNREAD, OVERHEAD};
 
 /// The most holes in all messages: more than there are datagrams in what a sender may send.
 const MOST_HOLES: usize = 60_000;
@@ -53,7 +53,7 @@ impl Receiver {
         Self {
             flows: classes.iter().take(MOST_CLASSES).map(Flow::new).collect(),
             next_flow: 0,
-            window: window.max(LEAST_WINDOW),
+            window: window.clamp(LEAST_WINDOW, MOST_UNREAD),
             held: 0,
             taken: 0,
             reported: 0,
@@ -96,7 +96,8 @@ impl Receiver {
         let (number, mut rest) = number_of(datagram)?;
         let number = self.gaps.note(number);
         while !rest.is_empty() {
-            let (piece, behind) = Piece::read(rest)?;
+            let flow = |class: u8| self.flows.get(usize::from(class)).map(Flow::place).ok_or(Broken::Class(class));
+            let (piece, behind) = Piece::read(rest, flow)?;
             self.put(now, number, &piece)?;
             rest = behind;
         }

@@ -11,8 +11,10 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use super::wire::{self, About, Frame, HEAD, MOST_BYTES, NUMBER, PIECE, Piece};
-use super::{Broken, Class, LEAST_WINDOW, LONGEST, Lost, MOST_CLASSES, MOST_CONTROL, MOST_REPEATED, OVERHEAD};
+use super::wire::{self, About, Frame, LENGTH, MESSAGE, MOST_BYTES, NUMBER, PIECE, Piece};
+use super::{
+    Broken, Class, LEAST_WINDOW, LONGEST, Lost, MOST_CLASSES, MOST_CONTROL, MOST_REPEATED, MOST_UNREAD, OVERHEAD,
+};
 use crate::ranges::Spans;
 
 const MILLISECOND: u64 = 1_000_000;
@@ -23,6 +25,9 @@ const LOSSY: u64 = 10_000 * MILLISECOND;
 /// How often, and how many datagrams later each time: before the receiver takes it for lost.
 const REPEATS: u32 = 2;
 const APART: u64 = 1;
+/// Reports of what will not come wait for each other for so long, or for so many bytes: each packet of the connection has its head.
+const SKIPS: u64 = 25 * MILLISECOND;
+const MANY_SKIPS: usize = 512;
 /// No message is begun while so many bytes of the control stream wait.
 const FULL_CONTROL: usize = 256 << 10;
 
@@ -110,6 +115,9 @@ pub struct Sender {
     /// Until then what must come is repeated.
     lossy_until: u64,
     control: Vec<u8>,
+    /// Reports of what will not come, and since when the first of them waits.
+    skips: Vec<u8>,
+    skips_since: u64,
     /// What was charged, and may be.
     charged: u64,
     credit: u64,
@@ -123,7 +131,7 @@ pub struct Sender {
 impl Sender {
     /// For these classes, [`MOST_CLASSES`] at most; `window` is the receiver's, and `backlog` the bytes of messages that are kept here.
     pub fn new(classes: &[Class], window: u64, backlog: usize) -> Self {
-        let window = window.max(LEAST_WINDOW);
+        let window = window.clamp(LEAST_WINDOW, MOST_UNREAD);
         let flow =
             |class: &Class| Flow { class: class.bounded(), next: 0, sent: 0, messages: BTreeMap::new(), last: None };
         Self {
@@ -137,6 +145,8 @@ impl Sender {
             reported_at: None,
             lossy_until: 0,
             control: Vec::new(),
+            skips: Vec::new(),
+            skips_since: 0,
             charged: 0,
             credit: window,
             window,
@@ -191,14 +201,28 @@ impl Sender {
         self.round_trip = round_trip.max(MILLISECOND);
     }
 
-    /// Adds one datagram of up to `longest` bytes, which is sent now; false: there is none to be sent. `longest` has room for [`HEAD`] and
-    /// [`Class::granularity`] bytes.
+    /// Adds one datagram of up to `longest` bytes, which is sent now; false: there is none to be sent. `longest` has room for 17 bytes and
+    /// [`Class::granularity`].
     pub fn datagram(&mut self, now: u64, longest: usize, out: &mut Vec<u8>) -> bool {
         let begin = out.len();
-        out.extend_from_slice(&(self.number as u32).to_le_bytes());
-        let longest = longest.max(HEAD + 1);
-        while self.piece(now, (longest - (out.len() - begin), longest - NUMBER), out) {}
-        if out.len() - begin == NUMBER {
+        out.extend_from_slice(&self.number.to_le_bytes()[..NUMBER]);
+        let longest = longest.max(NUMBER + PIECE + 1);
+        let mut last = None;
+        loop {
+            // The one before needs its length then.
+            let (at, len) = (out.len(), if last.is_some() { LENGTH } else { 0 });
+            let room = longest.saturating_sub(at - begin + len);
+            if !self.piece(now, (room, longest - NUMBER), out) {
+                break;
+            }
+            if let Some(before) = last {
+                let piece = out.split_off(at);
+                wire::not_last(before, out);
+                out.extend_from_slice(&piece);
+            }
+            last = Some(at + len);
+        }
+        if last.is_none() {
             out.truncate(begin);
             return false;
         }
@@ -208,6 +232,9 @@ impl Sender {
 
     /// Adds up to `room` bytes of the control stream to `out`; they count as sent.
     pub fn control(&mut self, room: usize, out: &mut Vec<u8>) {
+        if self.skips.len() >= MANY_SKIPS || !self.control.is_empty() {
+            self.control.append(&mut self.skips);
+        }
         let count = room.min(self.control.len());
         out.extend(self.control.drain(..count));
     }
@@ -235,14 +262,18 @@ impl Sender {
     /// When [`Sender::handle_time`] is due; never: `u64::MAX`.
     pub fn deadline(&self) -> u64 {
         let message = self.deadlines.first().map(|(at, _, _)| *at);
-        self.tail_due().into_iter().chain(message).min().unwrap_or(u64::MAX)
+        let skips = (!self.skips.is_empty()).then_some(self.skips_since.saturating_add(SKIPS));
+        self.tail_due().into_iter().chain(message).chain(skips).min().unwrap_or(u64::MAX)
     }
 
     /// The time has come; or any other.
     pub fn handle_time(&mut self, now: u64) {
         while let Some((_, class, id)) = self.deadlines.first().copied().filter(|(at, _, _)| *at <= now) {
             self.deadlines.pop_first();
-            self.expire(class, id);
+            self.expire(now, class, id);
+        }
+        if self.skips_since.saturating_add(SKIPS) <= now {
+            self.control.append(&mut self.skips);
         }
         if self.tail_due().is_some_and(|due| due <= now) {
             self.reported_at = Some(now);
@@ -255,7 +286,7 @@ impl Sender {
 
     /// Bytes of memory for messages.
     pub fn held(&self) -> usize {
-        self.held + self.control.len()
+        self.held + self.control.len() + self.skips.len()
     }
 
     // --- what goes next -------------------------------------------------------------------------------------------------------
@@ -268,7 +299,7 @@ impl Sender {
     /// A message that fits into a datagram is not spread over two, each of which may be lost.
     fn piece(&mut self, now: u64, (room, most): (usize, usize), out: &mut Vec<u8>) -> bool {
         let Some((class, id, from, end)) =
-            self.next_again().or_else(|| self.next_repeat()).or_else(|| self.next_unsent())
+            self.next_again().or_else(|| self.next_repeat()).or_else(|| self.next_unsent(now))
         else {
             return false;
         };
@@ -276,10 +307,12 @@ impl Sender {
         let flow = &mut self.flows[usize::from(class)];
         let Class { granularity, must, .. } = flow.class;
         let Some(message) = flow.messages.get_mut(&id) else { return false };
-        let [room, most] = [room, most].map(|bytes| bytes.saturating_sub(PIECE).min(u16::MAX.into()) as u32);
-        let to = cut((from, end), must.min(message.about.total), granularity, room);
+        let total = message.about.total;
+        let left = |bytes: usize, head: usize| bytes.saturating_sub(head).min(u16::MAX.into()) as u32;
+        let is_whole = from == 0 && end == total && end <= left(room, MESSAGE);
+        let to = if is_whole { end } else { cut((from, end), must.min(total), granularity, left(room, PIECE)) };
         let is_first = from == message.next;
-        let is_torn = is_first && from == 0 && to < end && end <= most && room < most;
+        let is_torn = is_first && from == 0 && to < end && end <= left(most, MESSAGE) && room < most;
         if to == from || is_torn {
             self.put_back(class, id, (from, end), is_first);
             return false;
@@ -333,9 +366,9 @@ impl Sender {
     }
 
     /// What of the oldest message was never sent.
-    fn next_unsent(&mut self) -> Option<(u8, u32, u32, u32)> {
+    fn next_unsent(&mut self, now: u64) -> Option<(u8, u32, u32, u32)> {
         while let Some((class, id)) = self.unsent.front().copied() {
-            if !self.begin(class, id) {
+            if !self.begin(now, class, id) {
                 return None;
             }
             self.unsent.pop_front();
@@ -348,8 +381,8 @@ impl Sender {
     }
 
     /// Begins a message if the receiver has room for it: frames about it may then go. False: not now.
-    fn begin(&mut self, class: u8, id: u32) -> bool {
-        let (credit, charged, waiting) = (self.credit, self.charged, self.control.len());
+    fn begin(&mut self, now: u64, class: u8, id: u32) -> bool {
+        let (credit, charged, waiting) = (self.credit, self.charged, self.control.len() + self.skips.len());
         let flow = &mut self.flows[usize::from(class)];
         let Some(message) = flow.messages.get_mut(&id).filter(|message| !message.begun) else { return true };
         let charge = OVERHEAD + u64::from(message.about.total);
@@ -360,7 +393,10 @@ impl Sender {
         self.charged += charge;
         flow.last = Some(id);
         if message.expired {
-            skip(message, (0, message.about.total), &mut self.control);
+            if self.skips.is_empty() {
+                self.skips_since = now;
+            }
+            skip(message, (0, message.about.total), &mut self.skips);
         }
         true
     }
@@ -377,7 +413,7 @@ impl Sender {
     }
 
     /// A deadline has come: what was not sent of the message will not be.
-    fn expire(&mut self, class: u8, id: u32) {
+    fn expire(&mut self, now: u64, class: u8, id: u32) {
         let Some(message) = self.flows[usize::from(class)].messages.get_mut(&id) else { return };
         message.expired = true;
         if !message.begun {
@@ -388,12 +424,18 @@ impl Sender {
         while let Some((from, to)) = message.again.take_first() {
             left.push((from as u32, to as u32));
         }
-        left.into_iter().filter(|(from, to)| from < to).for_each(|span| skip(message, span, &mut self.control));
+        if self.skips.is_empty() {
+            self.skips_since = now;
+        }
+        left.into_iter().filter(|(from, to)| from < to).for_each(|span| skip(message, span, &mut self.skips));
     }
 
     /// The receiver wants bytes of a class again.
     fn want(&mut self, now: u64, class: u8, from: u64, to: u64) -> Result<(), Broken> {
         let patience = self.round_trip * 3 / 4;
+        if self.skips.is_empty() {
+            self.skips_since = now;
+        }
         let flow = self.flows.get_mut(usize::from(class)).ok_or(Broken::Class(class))?;
         self.lossy_until = now + LOSSY;
         for (id, message) in &mut flow.messages {
@@ -406,7 +448,7 @@ impl Sender {
             }
             let span = ((from.max(begin) - begin) as u32, (to.min(end) - begin) as u32);
             if message.expired || now.saturating_add(patience) >= message.deadline {
-                skip(message, span, &mut self.control);
+                skip(message, span, &mut self.skips);
             } else {
                 // A message with more to repeat is listed already: frequent requests make the list no longer.
                 if message.again.is_empty() {
@@ -414,8 +456,8 @@ impl Sender {
                 }
                 message.again.insert(u64::from(span.0), u64::from(span.1));
             }
-            if self.control.len() > MOST_CONTROL {
-                return Err(Broken::Deaf(self.control.len()));
+            if self.control.len() + self.skips.len() > MOST_CONTROL {
+                return Err(Broken::Deaf(self.control.len() + self.skips.len()));
             }
         }
         Ok(())

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use madrigal_seeds::Random;
 
+use super::wire::{NUMBER, PIECE};
 use super::*;
 
 const MS: u64 = 1_000_000;
@@ -241,7 +242,7 @@ fn any(seed: u64) {
         delay,
         jitter: [0, delay / 2 + MS, 4 * delay][random.below(3) as usize],
         rate: 1 + random.below(6),
-        longest: HEAD + 40 + random.below(80) as usize,
+        longest: NUMBER + PIECE + 40 + random.below(80) as usize,
     };
     let class = |random: &mut Random| Class {
         tolerance: [0, 50, 100, 500, 1000][random.below(5) as usize],

@@ -1,8 +1,11 @@
 //! What the two ends send each other. Numbers have their little end first.
 //!
 //! ```text
-//! a datagram  the low end of its number, 4   then pieces, each:
-//!             class, 1   message, 4   length of the message, 3   where it begins in its class, 6   offset, 3   length, 2   bytes
+//! a datagram  the low end of its number, 3   then pieces, each:
+//!             class, and what is left out, 1   the low ends of message, 3, and of where it begins in its class, 4
+//!             unless WHOLE: length of the message, 3   offset, 3         it is all of the message
+//!             unless LAST: length, 2                                     it goes on to the end of the datagram
+//!             bytes
 //!
 //! control, of the sender
 //!   skip    1   class, 1   message, 4   length, 4   begin, 8   from, 4   to, 4         these bytes of the message will not come
@@ -17,12 +20,19 @@
 
 use super::{Broken, LONGEST, Lost};
 
-/// Bytes of a datagram that has one piece, in front of those of the message.
-pub const HEAD: usize = NUMBER + PIECE;
+/// Bytes of a datagram that has one message, in front of that one's.
+pub const HEAD: usize = NUMBER + MESSAGE;
 /// Bytes of a datagram's number.
-pub(super) const NUMBER: usize = 4;
-/// Bytes of a piece in front of those of the message.
-pub(super) const PIECE: usize = 19;
+pub(super) const NUMBER: usize = 3;
+/// Bytes of the last piece in front of those of the message: where it is all of one, and where it is not.
+pub(super) const MESSAGE: usize = 8;
+pub(super) const PIECE: usize = MESSAGE + 6;
+/// Bytes of the length of a piece that is not the last one.
+pub(super) const LENGTH: usize = 2;
+/// What is left out, in the byte of the class.
+const WHOLE: u8 = 0x10;
+const LAST: u8 = 0x20;
+const CLASS: u8 = 0x0f;
 /// A class has fewer bytes.
 pub(super) const MOST_BYTES: u64 = 1 << 48;
 
@@ -81,25 +91,38 @@ impl About {
 }
 
 impl<'a> Piece<'a> {
+    /// Adds it as the last one of a datagram. Another one may follow behind [`not_last`].
     pub(super) fn write(&self, out: &mut Vec<u8>) {
         let About { class, message, total, at } = self.about;
-        out.push(class);
-        out.extend_from_slice(&message.to_le_bytes());
-        out.extend_from_slice(&total.to_le_bytes()[..3]);
-        out.extend_from_slice(&at.to_le_bytes()[..6]);
-        out.extend_from_slice(&self.from.to_le_bytes()[..3]);
-        out.extend_from_slice(&(self.bytes.len() as u16).to_le_bytes());
+        let is_whole = self.bytes.len() == total as usize;
+        out.push(class | LAST | if is_whole { WHOLE } else { 0 });
+        out.extend_from_slice(&message.to_le_bytes()[..3]);
+        out.extend_from_slice(&at.to_le_bytes()[..4]);
+        if !is_whole {
+            out.extend_from_slice(&total.to_le_bytes()[..3]);
+            out.extend_from_slice(&self.from.to_le_bytes()[..3]);
+        }
         out.extend_from_slice(self.bytes);
     }
 
-    /// The first piece of these bytes, and what is behind it.
-    pub(super) fn read(bytes: &'a [u8]) -> Result<(Self, &'a [u8]), Broken> {
+    /// The first piece of these bytes, and what is behind it. `near` gives a message of a class, and where one begins: those of the piece
+    /// are near them.
+    pub(super) fn read(
+        bytes: &'a [u8],
+        near: impl FnOnce(u8) -> Result<(u32, u64), Broken>,
+    ) -> Result<(Self, &'a [u8]), Broken> {
         let mut words = Words(bytes);
+        let flags = words.byte().filter(|flags| flags & !(CLASS | WHOLE | LAST) == 0).ok_or(Broken::Frame(0))?;
+        let class = flags & CLASS;
+        let (message, at) = near(class)?;
         let piece = (|| {
-            let (class, message) = (words.byte()?, words.four()?);
-            let (total, at) = (words.low(3)? as u32, words.low(6)?);
-            let (from, len) = (words.low(3)? as u32, words.low(2)? as usize);
-            Some(Piece { about: About { class, message, total, at }, from, bytes: words.some(len)? })
+            let message = u32::try_from(expand(words.low(3)?, 24, message.into())).ok()?;
+            let at = expand(words.low(4)?, 32, at);
+            let parts = if flags & WHOLE == 0 { Some((words.low(3)? as u32, words.low(3)? as u32)) } else { None };
+            let len = if flags & LAST == 0 { words.low(LENGTH)? as usize } else { words.0.len() };
+            let bytes = words.some(len)?;
+            let (total, from) = parts.unwrap_or((len as u32, 0));
+            Some(Piece { about: About { class, message, total, at }, from, bytes })
         })();
         let fits = |piece: &Piece<'_>| {
             let to = piece.from as usize + piece.bytes.len();
@@ -110,10 +133,30 @@ impl<'a> Piece<'a> {
     }
 }
 
+/// Gives the piece that begins there, the last one so far, its length: another one follows.
+pub(super) fn not_last(begin: usize, out: &mut Vec<u8>) {
+    let Some(flags) = out.get_mut(begin) else { return };
+    let head = if *flags & WHOLE == 0 { PIECE } else { MESSAGE };
+    *flags &= !LAST;
+    let len = out.len().saturating_sub(begin + head) as u16;
+    out.splice(begin + head..begin + head, len.to_le_bytes());
+}
+
 /// The low end of a datagram's number, and its pieces.
-pub(super) fn number_of(datagram: &[u8]) -> Result<(u32, &[u8]), Broken> {
+pub(super) fn number_of(datagram: &[u8]) -> Result<(u64, &[u8]), Broken> {
     let mut words = Words(datagram);
-    words.four().map(|number| (number, words.0)).ok_or(Broken::Frame(0))
+    words.low(NUMBER).map(|number| (number, words.0)).ok_or(Broken::Frame(0))
+}
+
+/// The number that has so many bits as its low end and is nearest to another one (RFC 9000, appendix A.3).
+pub(super) fn expand(low: u64, bits: u32, near: u64) -> u64 {
+    let all = 1_u64 << bits;
+    let number = near & !(all - 1) | low;
+    match () {
+        () if number + all / 2 < near => number + all,
+        () if number > near + all / 2 => number.checked_sub(all).unwrap_or(number),
+        () => number,
+    }
 }
 
 impl Frame {
@@ -293,22 +336,37 @@ mod tests {
 
         #[test]
         fn garbage_is_refused_or_waited_for(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-            let _ = (Frame::read(&bytes), Piece::read(&bytes), number_of(&bytes));
+            let _ = (Frame::read(&bytes), Piece::read(&bytes, |_| Ok((7, 7))), number_of(&bytes));
         }
     }
 
     #[test]
     fn pieces_lie_within_their_message() {
+        let near = |_| Ok((9_u32, (1 << 40) - 77));
         let piece = |from: u32, total: u32, bytes: &'static [u8]| {
             let piece = Piece { about: About { class: 3, message: 7, total, at: 1 << 40 }, from, bytes };
             let mut out = Vec::new();
             piece.write(&mut out);
-            assert_eq!(out.len(), PIECE + bytes.len());
+            let head = if bytes.len() == total as usize { MESSAGE } else { PIECE };
+            assert_eq!(out.len(), head + bytes.len());
+            let is_last = Piece::read(&out, near) == Ok((piece, &b""[..]));
+            not_last(0, &mut out);
+            assert_eq!(out.len(), head + LENGTH + bytes.len());
             out.extend(b"rest");
-            Piece::read(&out) == Ok((piece, &b"rest"[..]))
+            assert_eq!(Piece::read(&out, near) == Ok((piece, &b"rest"[..])), is_last);
+            is_last
         };
         assert!(piece(0, 5, b"bytes") && piece(5, 10, b"bytes"));
         assert!(!piece(6, 10, b"bytes") && !piece(u32::MAX, 10, b"bytes") && !piece(0, 5, b""));
         assert!(!piece(0, LONGEST as u32 + 1, b"bytes"));
+    }
+
+    #[test]
+    fn a_low_end_is_of_the_nearest_number() {
+        for near in [0_u64, 1, 200, 255, 256, 300, 1 << 40] {
+            for number in near.saturating_sub(127)..near + 127 {
+                assert_eq!(expand(number & 0xff, 8, near), number, "near {near}");
+            }
+        }
     }
 }
