@@ -75,6 +75,9 @@ impl Daemon {
     /// Connects to a relay by QUIC.
     fn connect_to_relay(&mut self, tunnel: Token) -> Result<(), String> {
         self.quic_port()?;
+        if let Some(why) = self.datagrams.tunnels.get(&tunnel).and_then(|own| self.forbids_direct(own)) {
+            return Err(why);
+        }
         let of_relay = |(host, at): (usize, SocketAddr)| {
             let relay = self.grid.hosts.get(host).filter(|relay| relay.relay)?;
             Some((host, [&[at][..], &relay.addresses].concat()))
@@ -109,7 +112,7 @@ impl Daemon {
 
     /// No relay says where this host is seen: it is logged at the near end.
     pub(crate) fn not_seen(&mut self, tunnel: Token, why: &str) {
-        let why = format!("no relay says by QUIC where {} is seen: {why}", self.own().name);
+        let why = format!("no relay says where {} is seen by QUIC: {why}", self.own().name);
         match self.datagrams.tunnels.get_mut(&tunnel).filter(|own| own.meeting.own.is_none()) {
             Some(own) if matches!(own.side, Side::Far(_)) => own.tell(&Note::Seen { at: String::new(), lack: why }),
             Some(_) => self.report_no_meeting(tunnel, &why),

@@ -89,9 +89,8 @@ impl Daemon {
         if quic.connections.values().any(|other| other.tunnel() == Some(tunnel)) {
             return Ok(());
         }
-        let mut rules = self.grid.rules_for(own.peer, Some(own.port())).into_iter();
-        if let Some(rule) = rules.find(|rule| rule.forbid.iter().any(|way| way == "direct")) {
-            return Err(NoQuic::Impossible(format!("rule {} forbids direct", rule.name)));
+        if let Some(why) = self.forbids_direct(own) {
+            return Err(NoQuic::Impossible(why));
         }
         let linked = self.links.values().filter(|link| link.leads_to(own.peer)).filter_map(|link| link.address);
         let named = self.grid.hosts.get(own.peer).into_iter().flat_map(|host| host.addresses.iter().copied());
@@ -112,6 +111,13 @@ impl Daemon {
         }
         quic.stirred = true;
         Ok(())
+    }
+
+    /// The rule by which a tunnel must not go without a relay.
+    pub(crate) fn forbids_direct(&self, tunnel: &Tunnel) -> Option<String> {
+        let rules = self.grid.rules_for(tunnel.peer, Some(tunnel.port()));
+        let rule = rules.into_iter().find(|rule| rule.forbid.iter().any(|way| way == "direct"));
+        rule.map(|rule| format!("rule {} forbids direct", rule.name))
     }
 
     /// A socket of QUIC changed.
