@@ -42,7 +42,7 @@ pub struct Hunt {
     pub tries: u32,
 }
 
-/// How many plain runs a seed gets that failed only once.
+/// How many plain runs a seed gets that failed.
 const RARE_RUNS: u32 = 60;
 
 /// What was found.
@@ -192,8 +192,8 @@ impl Shared<'_> {
             runs += 1;
             fails += u32::from(wrapped(bench, program, plain, how, &mut counts).is_some());
         }
-        // A rare failure may happen to a plain program, too.
-        if stopped() || fails == 1 && self.differs_plain(bench, program, plain, most(RARE_RUNS)) {
+        // It may happen to a plain program, too, now and then: what a read finds there may hang on who is faster.
+        if stopped() || self.differs_plain(bench, program, plain, most(RARE_RUNS)) {
             return false;
         }
         let found = Found { seed: program.seed, side: how.side, mode: how.mode, failure, fails, runs };
