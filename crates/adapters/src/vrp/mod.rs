@@ -26,6 +26,7 @@ mod receiver;
 mod sender;
 #[cfg(test)]
 mod simulation;
+mod skips;
 mod wire;
 
 pub use both::receive_control;

@@ -11,6 +11,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use super::skips::Skips;
 use super::wire::{self, About, Frame, LENGTH, MESSAGE, MOST_BYTES, NUMBER, PIECE, Piece};
 use super::{
     Broken, Class, LEAST_WINDOW, LONGEST, Lost, MOST_CLASSES, MOST_CONTROL, MOST_REPEATED, MOST_UNREAD, OVERHEAD,
@@ -25,9 +26,6 @@ const LOSSY: u64 = 10_000 * MILLISECOND;
 /// How often, and how many datagrams later each time: before the receiver takes it for lost.
 const REPEATS: u32 = 2;
 const APART: u64 = 1;
-/// Reports of what will not come wait for each other for so long, or for so many bytes: each packet of the connection has its head.
-const SKIPS: u64 = 25 * MILLISECOND;
-const MANY_SKIPS: usize = 512;
 /// No message is begun while so many bytes of the control stream wait.
 const FULL_CONTROL: usize = 256 << 10;
 
@@ -115,9 +113,8 @@ pub struct Sender {
     /// Until then what must come is repeated.
     lossy_until: u64,
     control: Vec<u8>,
-    /// Reports of what will not come, and since when the first of them waits.
-    skips: Vec<u8>,
-    skips_since: u64,
+    /// What goes by it later.
+    skips: Skips,
     /// What was charged, and may be.
     charged: u64,
     credit: u64,
@@ -145,8 +142,7 @@ impl Sender {
             reported_at: None,
             lossy_until: 0,
             control: Vec::new(),
-            skips: Vec::new(),
-            skips_since: 0,
+            skips: Skips::default(),
             charged: 0,
             credit: window,
             window,
@@ -232,8 +228,8 @@ impl Sender {
 
     /// Adds up to `room` bytes of the control stream to `out`; they count as sent.
     pub fn control(&mut self, room: usize, out: &mut Vec<u8>) {
-        if self.skips.len() >= MANY_SKIPS || !self.control.is_empty() {
-            self.control.append(&mut self.skips);
+        if self.skips.is_full() || !self.control.is_empty() {
+            self.skips.flush(&mut self.control);
         }
         let count = room.min(self.control.len());
         out.extend(self.control.drain(..count));
@@ -262,8 +258,7 @@ impl Sender {
     /// When [`Sender::handle_time`] is due; never: `u64::MAX`.
     pub fn deadline(&self) -> u64 {
         let message = self.deadlines.first().map(|(at, _, _)| *at);
-        let skips = (!self.skips.is_empty()).then_some(self.skips_since.saturating_add(SKIPS));
-        self.tail_due().into_iter().chain(message).chain(skips).min().unwrap_or(u64::MAX)
+        self.tail_due().into_iter().chain(message).chain(self.skips.due()).min().unwrap_or(u64::MAX)
     }
 
     /// The time has come; or any other.
@@ -272,8 +267,8 @@ impl Sender {
             self.deadlines.pop_first();
             self.expire(now, class, id);
         }
-        if self.skips_since.saturating_add(SKIPS) <= now {
-            self.control.append(&mut self.skips);
+        if self.skips.due().is_some_and(|due| due <= now) {
+            self.skips.flush(&mut self.control);
         }
         if self.tail_due().is_some_and(|due| due <= now) {
             self.reported_at = Some(now);
@@ -393,10 +388,7 @@ impl Sender {
         self.charged += charge;
         flow.last = Some(id);
         if message.expired {
-            if self.skips.is_empty() {
-                self.skips_since = now;
-            }
-            skip(message, (0, message.about.total), &mut self.skips);
+            skip(now, message, (0, message.about.total), &mut self.skips);
         }
         true
     }
@@ -424,18 +416,12 @@ impl Sender {
         while let Some((from, to)) = message.again.take_first() {
             left.push((from as u32, to as u32));
         }
-        if self.skips.is_empty() {
-            self.skips_since = now;
-        }
-        left.into_iter().filter(|(from, to)| from < to).for_each(|span| skip(message, span, &mut self.skips));
+        left.into_iter().filter(|(from, to)| from < to).for_each(|span| skip(now, message, span, &mut self.skips));
     }
 
     /// The receiver wants bytes of a class again.
     fn want(&mut self, now: u64, class: u8, from: u64, to: u64) -> Result<(), Broken> {
         let patience = self.round_trip * 3 / 4;
-        if self.skips.is_empty() {
-            self.skips_since = now;
-        }
         let flow = self.flows.get_mut(usize::from(class)).ok_or(Broken::Class(class))?;
         self.lossy_until = now + LOSSY;
         for (id, message) in &mut flow.messages {
@@ -448,7 +434,7 @@ impl Sender {
             }
             let span = ((from.max(begin) - begin) as u32, (to.min(end) - begin) as u32);
             if message.expired || now.saturating_add(patience) >= message.deadline {
-                skip(message, span, &mut self.skips);
+                skip(now, message, span, &mut self.skips);
             } else {
                 // A message with more to repeat is listed already: frequent requests make the list no longer.
                 if message.again.is_empty() {
@@ -456,8 +442,9 @@ impl Sender {
                 }
                 message.again.insert(u64::from(span.0), u64::from(span.1));
             }
-            if self.control.len() + self.skips.len() > MOST_CONTROL {
-                return Err(Broken::Deaf(self.control.len() + self.skips.len()));
+            let waiting = self.control.len() + self.skips.len();
+            if waiting > MOST_CONTROL {
+                return Err(Broken::Deaf(waiting));
             }
         }
         Ok(())
@@ -487,9 +474,9 @@ impl Sender {
 }
 
 /// Reports to the receiver that these bytes will not come.
-fn skip(message: &mut Outgoing, (from, to): (u32, u32), control: &mut Vec<u8>) {
-    message.next = message.next.max(to);
-    Frame::Skip { about: message.about, from, to }.write(control);
+fn skip(now: u64, message: &mut Outgoing, span: (u32, u32), skips: &mut Skips) {
+    message.next = message.next.max(span.1);
+    skips.add(now, message.about, span);
 }
 
 /// Where a piece ends that has room for `most` bytes: at the end, or at a multiple of the granularity behind what must come.
