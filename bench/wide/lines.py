@@ -32,7 +32,14 @@ class Line:
 
     def text(self) -> str:
         """What it is, in words; the delay is one way."""
-        more = ", SOR by 2 x 2 ranks of MPICH (sweeps a second)" if self.job else f", UDP of which {self.tolerance} % may be lost" if self.tolerance else ", two bulk transfers and urgent questions" if self.urgent else f", {self.data}" if self.data else f", and one of 2 x {self.beside}" if self.beside else ""
+        parts = (
+            (self.job, "SOR by 2 x 2 ranks of MPICH (sweeps a second)"),
+            (self.tolerance, f"UDP of which {self.tolerance} % may be lost"),
+            (self.urgent, "two bulk transfers and urgent questions"),
+            (self.data, self.data),
+            (self.beside, f"and one of 2 x {self.beside}"),
+        )
+        more = "".join(f", {words}" for has, words in parts if has)
         return f"{self.rate}bit/s, 2 x {self.delay}, {self.loss} lost{more}"
 
     def lab(self) -> str:
