@@ -182,8 +182,15 @@ impl QuicEndpoint {
         self.events.pop_front()
     }
 
-    /// A datagram of UDP came, to that address of this host, if it is known.
-    pub fn receive(&mut self, now: u64, from: SocketAddr, to: Option<IpAddr>, datagram: &[u8]) {
+    /// A datagram of UDP came, to that address of this host, if it is known. If it begins a connection, `admit` says whether its sender may
+    /// begin one now; what it may not is dropped.
+    pub fn receive(
+        &mut self,
+        now: u64,
+        (from, to): (SocketAddr, Option<IpAddr>),
+        datagram: &[u8],
+        admit: impl FnOnce(IpAddr) -> bool,
+    ) {
         let (now, mut answer) = (self.at(now), Vec::new());
         let path = FourTuple::new(from, to);
         let handled = self.quic.handle(now, path, None, BytesMut::from(datagram), &mut answer);
@@ -206,6 +213,9 @@ impl QuicEndpoint {
                         self.answer(&transmit, answer);
                     }
                     return;
+                }
+                if !admit(from.ip()) {
+                    return self.quic.ignore(incoming);
                 }
                 let (mut server, shared) = (self.server.clone(), Shared::default());
                 server.transport_config(transport(shared.clone()));

@@ -8,6 +8,7 @@ use madrigal_quic::{Key, Messages, Outgoing, QuicEndpoint};
 
 use crate::datagrams::frame::{self, Note};
 use crate::datagrams::udp::QuicSocket;
+use crate::link::handshakes::HandshakeLimiter;
 use crate::poll::Token;
 use crate::units::SECOND;
 
@@ -27,6 +28,8 @@ pub(crate) struct Quic {
     pub(crate) endpoint: QuicEndpoint,
     pub(crate) sockets: Vec<(Token, QuicSocket)>,
     pub(crate) connections: BTreeMap<Key, Connection>,
+    /// What each origin may still begin. Apart from that of TCP: who sends a datagram may write any address into it.
+    pub(crate) handshakes: HandshakeLimiter,
     /// Tunnels whose other ends will be requested to connect, because this end could not.
     pub(crate) asked: Vec<Token>,
     /// Tunnels of which both ends are known to be seen where: the next step follows.
@@ -69,8 +72,8 @@ impl Quic {
         let endpoint =
             QuicEndpoint::new(credentials.client(), credentials.server()).map_err(|error| error.to_string())?;
         let (sockets, connections) = (Vec::new(), BTreeMap::new());
-        let (asked, met) = (Vec::new(), Vec::new());
-        Ok(Self { endpoint, sockets, connections, asked, met, unsent: None, stirred: false })
+        let (handshakes, asked, met) = (HandshakeLimiter::default(), Vec::new(), Vec::new());
+        Ok(Self { endpoint, sockets, connections, handshakes, asked, met, unsent: None, stirred: false })
     }
 
     /// When something is due; never: `u64::MAX`.

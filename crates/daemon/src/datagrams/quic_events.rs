@@ -12,6 +12,7 @@ use crate::datagrams::quic::{Connection, JOIN, MOST_DIALS, Purpose, Quic};
 use crate::datagrams::tunnel::Tunnel;
 use crate::datagrams::udp::QuicSocket;
 use crate::descriptor::Descriptor;
+use crate::link::handshakes::origin;
 use crate::poll::Token;
 use crate::start;
 
@@ -52,6 +53,13 @@ impl Daemon {
             }
         }
         self.datagrams.quic = Some(quic);
+    }
+
+    /// Closes the sockets of QUIC, and forgets its connections.
+    pub(crate) fn close_quic_sockets(&mut self) {
+        for (token, _) in self.datagrams.quic.take().into_iter().flat_map(|quic| quic.sockets) {
+            self.descriptors.remove(&token);
+        }
     }
 
     /// The port of QUIC, which is opened with the first tunnel; or why there is none.
@@ -123,13 +131,14 @@ impl Daemon {
     /// A socket of QUIC changed.
     pub(crate) fn read_quic(&mut self, token: Token) {
         let (now, mut buffer) = (self.now, std::mem::take(&mut self.link_buffer));
-        if let Some(quic) = &mut self.datagrams.quic {
-            quic.stirred = true;
-            let socket = quic.sockets.iter().find(|(own, _)| *own == token).map(|(_, socket)| socket);
+        if let Some(Quic { endpoint, sockets, handshakes, stirred, .. }) = &mut self.datagrams.quic {
+            *stirred = true;
+            let socket = sockets.iter().find(|(own, _)| *own == token).map(|(_, socket)| socket);
             for count in 0.. {
                 let Some(got) = socket.and_then(|socket| socket.receive(&mut buffer)) else { break };
                 for datagram in buffer.get(..got.len).unwrap_or_default().chunks(got.segment) {
-                    quic.endpoint.receive(now, got.from, got.to, datagram);
+                    let admit = |from| handshakes.begin(now, Some(origin(from))).is_ok();
+                    endpoint.receive(now, (got.from, got.to), datagram, admit);
                 }
                 if count == MOST_READ {
                     self.runnable.push_back(token);
@@ -164,12 +173,9 @@ impl Daemon {
             }
         }
         let (asked, met) = (std::mem::take(&mut quic.asked), std::mem::take(&mut quic.met));
+        self.datagrams.quic = Some(quic);
         if self.datagrams.tunnels.is_empty() && !self.own().relay {
-            for (token, _) in &quic.sockets {
-                self.descriptors.remove(token);
-            }
-        } else {
-            self.datagrams.quic = Some(quic);
+            self.close_quic_sockets();
         }
         for tunnel in asked {
             self.offer_quic(tunnel);

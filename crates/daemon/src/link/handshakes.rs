@@ -16,6 +16,14 @@ const MOST_ORIGINS: usize = 4096;
 /// An address of IPv4, or a /64 network of IPv6; none for connections without an address.
 type Origin = Option<IpAddr>;
 
+/// The origin of what comes from an address.
+pub(crate) fn origin(from: IpAddr) -> IpAddr {
+    match from.to_canonical() {
+        IpAddr::V6(ip) => IpAddr::V6((u128::from(ip) >> 64 << 64).into()),
+        four => four,
+    }
+}
+
 /// The token buckets of the origins.
 #[derive(Default)]
 pub(crate) struct HandshakeLimiter {

@@ -276,10 +276,7 @@ impl Link {
 
     /// The origin of its handshake: an IPv4 address, or a network of IPv6.
     pub(crate) fn origin(&self) -> Option<IpAddr> {
-        self.address.map(|at| match at.ip().to_canonical() {
-            IpAddr::V6(ip) => IpAddr::V6((u128::from(ip) >> 64 << 64).into()),
-            four => four,
-        })
+        self.address.map(|at| handshakes::origin(at.ip()))
     }
 }
 

@@ -141,7 +141,7 @@ impl Pair {
         for n in 0..2 {
             let from = self.ends[1 - n].address;
             while let Some(datagram) = self.ways[1 - n].due(now) {
-                self.ends[n].endpoint.receive(now, from, None, &datagram);
+                self.ends[n].endpoint.receive(now, (from, None), &datagram, |_| true);
             }
             let end = &mut self.ends[n];
             if end.endpoint.deadline() <= now {
