@@ -28,8 +28,12 @@ use crate::poll::Token;
 use crate::wire;
 
 impl Daemon {
-    /// Opens the port of QUIC on a relay, where other hosts learn at which address they are seen.
+    /// Opens the port of QUIC on a relay, where other hosts learn at which address they are seen; anew where the grid has changed and no
+    /// tunnel needs it, for the port may be another one.
     pub(crate) fn open_relay_quic(&mut self) {
+        if self.datagrams.tunnels.is_empty() {
+            self.close_quic_sockets();
+        }
         if self.own().relay && self.credentials.is_ok() && self.datagrams.quic.is_none() {
             self.open_quic();
         }
