@@ -200,6 +200,35 @@ fn windows_grow_where_ends_take_longer_than_the_line() {
 }
 
 #[test]
+fn windows_grow_where_queues_take_longer_than_the_line() {
+    // 20 Mbit/s, 20 ms there and back on the idle link; then what waits below both ends takes a second.
+    let mut net = Net::new(Limits { backlog: 1 << 20, ..Limits::default() }, 2500, 10, 1);
+    net.ends[1].ping(0);
+    net.steps(30);
+    net.delay = 500;
+    let id = net.ends[0].open(Class::Data, b"").unwrap();
+    let mut got = 0;
+    for n in 0..30_000 {
+        net.ends[0].write(id, &[0; 100_000]).unwrap();
+        net.step();
+        let more = drain(&mut net.ends[1], id).0.len();
+        got += if n < 20_000 { 0 } else { more };
+    }
+    assert!(got as f64 > 0.95 * 10_000.0 * 2500.0, "{got}");
+    // A reader that takes a thirtieth of that is given no more than it reads in some trips.
+    let slow = net.ends[0].open(Class::Data, b"").unwrap();
+    for n in 0..30_000 {
+        net.ends[0].write(slow, &[0; 100_000]).unwrap();
+        net.step();
+        if n % 60 == 0 {
+            let _ = net.ends[1].read(slow, &mut [0; 5000]);
+        }
+    }
+    let window = net.ends[1].streams[&slow].window;
+    assert!(window <= 1 << 20, "{window}");
+}
+
+#[test]
 fn streams_share_and_what_is_urgent_goes_first() {
     let mut net = Net::new(Limits { widest: 1 << 20, ..Limits::default() }, 20_000, 1, 1);
     let ids: Vec<_> = (0..50).map(|_| net.ends[0].open(Class::Data, b"").unwrap()).collect();
