@@ -21,13 +21,14 @@ use madrigal_stream::{Stacked, adapter, connect};
 use rustix::event::{Timespec, epoll};
 
 use crate::noise::{Noise, Stream};
-use crate::vlinks::{receive, send};
+use crate::vlinks::{certificates, receive, send};
 use crate::{Case, place};
 
 /// The suite.
 pub static CASES: &[Case<&'static dyn Driver>] = &[
     Case { name: "a_stripe_loses_nothing_with_its_connections", run: |below| transfers(*below, "stripe(4)/tcp", 4) },
     Case { name: "compressed_neither", run: |below| transfers(*below, "adoc/stripe(3)/tcp", 3) },
+    Case { name: "enciphered_neither", run: |below| transfers(*below, "tls/stripe(4)/tcp", 4) },
     Case { name: "without_a_connection_there_is_no_link", run: all_lost },
 ];
 
@@ -40,7 +41,8 @@ fn runtime() -> Runtime {
 
 /// Two ends over such connections.
 fn pair(runtime: &Runtime, below: &'static Flaky, stack: &str) -> (VLink, VLink) {
-    let stacked = Stacked::new(runtime.engine(), below, stack.parse().expect("a stack")).expect("a stack of links");
+    let stack = stack.parse().expect("a stack");
+    let stacked = Stacked::new(runtime.engine(), below, stack, Some(certificates())).expect("a stack of links");
     let at = below.address_for(&format!("flaky-{}", time::now_ns())).expect("an address");
     let acceptor = Acceptor::listen(runtime.engine(), &stacked, &at, &place()).expect("listens");
     let accept = acceptor.accept();

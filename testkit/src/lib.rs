@@ -4,7 +4,8 @@
 //! * [`endpoints`]: the promises of `Endpoint`, over any `MessageDriver`, [awkward] ones included;
 //! * [`drivers`]: the contracts of `progress::driver`, for any `Driver`;
 //! * [`ports`]: the contract of `progress::message`, for any `MessageDriver`;
-//! * [`stacked`]: the same with each stack of adapters; [`flaky`]: over connections that break;
+//! * [`stacked`]: the same with each stack of adapters; [`flaky`]: over connections that break; [`enciphered`]: with
+//!   certificates;
 //! * [`vlinks`]: the promises of `VLink`, over any driver; [`withdrawn`]: of its operations that are taken back.
 //!
 //! A suite is a list of trials. To run it over a driver is one line, and over the table none at all: the tests in `tests/` take
@@ -13,6 +14,7 @@
 pub mod awkward;
 pub mod circuits;
 pub mod drivers;
+pub mod enciphered;
 pub mod endpoints;
 pub mod flaky;
 pub mod hosts;

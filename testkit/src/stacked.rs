@@ -21,4 +21,4 @@ pub fn trials(drivers: &[&'static dyn Driver], cases: &'static [Case<vlinks::Con
 }
 
 /// What stands above the driver in those stacks.
-const STACKS: &[&str] = &["adoc", "stripe(1)", "stripe(4)", "adoc/stripe(3)"];
+const STACKS: &[&str] = &["adoc", "stripe(1)", "stripe(4)", "adoc/stripe(3)", "tls", "adoc/tls/stripe(3)"];

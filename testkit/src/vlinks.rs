@@ -10,6 +10,7 @@ use std::task::Poll;
 use madrigal::error::{AcceptError, ConnectError, ReadError, WriteError};
 use madrigal::{Acceptor, Filled, Handler, VLink, time};
 
+pub(crate) use context::certificates;
 pub use context::{Context, context, stacked};
 
 use crate::Case;

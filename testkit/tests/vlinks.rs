@@ -1,6 +1,6 @@
-//! The VLink suite over the table, plain and with each stack of adapters; and over connections that break.
+//! The VLink suite over the table, plain and with each stack of adapters; over connections that break; and with certificates.
 
-use madrigal_testkit::{flaky, stacked, tidy, trials, vlinks, withdrawn};
+use madrigal_testkit::{enciphered, flaky, stacked, tidy, trials, vlinks, withdrawn};
 
 fn main() {
     let arguments = libtest_mimic::Arguments::from_args();
@@ -9,6 +9,7 @@ fn main() {
     all.extend(stacked::trials(madrigal::DRIVERS, vlinks::CASES));
     all.extend(stacked::trials(madrigal::DRIVERS, withdrawn::CASES));
     all.extend(trials(madrigal::DRIVERS, flaky::CASES, |driver| driver));
+    all.extend(trials(madrigal::DRIVERS, enciphered::CASES, |driver| driver));
     let conclusion = libtest_mimic::run(&arguments, all);
     tidy();
     conclusion.exit();

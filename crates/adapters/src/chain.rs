@@ -2,17 +2,21 @@
 
 use crate::contract::{Adapter, AddError, Broken, Lane, ONLY};
 use crate::stack::{Element, Stack};
-use crate::{ADAPTERS, Entry};
+use crate::{ADAPTERS, Entry, Parts};
 
 /// Bytes that go from one adapter to the next at once.
 const MOVED: usize = 64 << 10;
 
-/// The adapters of a stack, over the stream [`ONLY`]; nothing where it has none. `clock`: nanoseconds, by which each of several is told how
+/// The adapters of a stack, over the stream [`ONLY`]; nothing where it has none, where `parts` lacks what one of them needs, or where each
+/// stream of a stripe would be enciphered for itself: these have no adapter in common. `clock`: nanoseconds, by which each of several is told how
 /// long it took; one alone is told by its driver, as ever.
-pub fn chain(stack: &Stack, clock: fn() -> u64) -> Option<Box<dyn Adapter>> {
+pub fn chain(stack: &Stack, clock: fn() -> u64, mut parts: Parts) -> Option<Box<dyn Adapter>> {
+    if stack.has("tls") && stack.has("stripe") && !stack.is_enciphered_once() {
+        return None;
+    }
     let mut below: Option<Box<dyn Adapter>> = None;
     for entry in stack.elements().iter().rev().filter_map(|element| entry(*element)) {
-        let upper = (entry.make)();
+        let upper = (entry.make)(&mut parts)?;
         below = Some(match below {
             Some(lower) => {
                 Box::new(Over { upper, lower, clock, bytes: Vec::new(), now: 0, passed: false, broken: None })
@@ -94,6 +98,10 @@ impl Adapter for Over {
 
     fn remove(&mut self, lane: Lane) {
         self.lower.remove(lane);
+    }
+
+    fn is_ready(&self) -> bool {
+        self.upper.is_ready() && self.lower.is_ready()
     }
 
     fn room(&self) -> usize {

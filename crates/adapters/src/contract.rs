@@ -24,6 +24,11 @@ pub trait Adapter: Send {
     /// A stream has ended.
     fn remove(&mut self, _lane: Lane) {}
 
+    /// Whether the other end is known, where the link is to be had with it alone. Until then nothing of it can be read.
+    fn is_ready(&self) -> bool {
+        true
+    }
+
     /// How many bytes [`Adapter::write`] would take now. The fewer wait here, the sooner what is urgent goes.
     fn room(&self) -> usize;
 
@@ -88,6 +93,7 @@ impl Broken {
         match self {
             Self::Header { adapter, .. } => adapter,
             Self::Block { .. } => "adoc",
+            Self::Tls { .. } | Self::Early => "tls",
             Self::Credit { .. }
             | Self::End { .. }
             | Self::Unsent { .. }
@@ -147,6 +153,15 @@ pub enum Broken {
     /// Pieces on a stream that the peer had retired.
     #[error("stripe: the peer retired stream {}, and sends by it", .0.0)]
     Retired(Lane),
+    /// Much that nobody may read, from an end that is not known.
+    #[error("tls: the peer sends much before it is known")]
+    Early,
+    /// The other end is not let in, does not let this one in, or sent what is no TLS.
+    #[error("tls: {why}")]
+    Tls {
+        /// Why.
+        why: String,
+    },
     /// A block that cannot be decompressed to the length in its header.
     #[error("adoc: the peer sent a block of kind {kind} that is not {raw} bytes: {why}")]
     Block {

@@ -1,9 +1,10 @@
 //! Adapters: state machines that make one link of several streams, or a shorter one of a compressible one; and the stacks that combine
-//! them. No unsafe code, no system call, no clock.
+//! them. No unsafe code, no clock, and no system call but those by which certificates of `tls` are read again.
 //!
 //! * [`contract`]: the interface of an adapter to the owner of sockets and a clock;
 //! * [`adoc`]: adaptive compression;
 //! * [`stripe`]: several streams as one ordered link;
+//! * [`tls`]: encryption, and who the other end is; of the links of programs, for a daemon's has its own (`link/channel.rs`);
 //! * [`vrp`]: messages of which some bytes may be lost, over datagrams; no adapter of the table, for it carries no stream;
 //! * [`chain()`]: the adapters of a stack, as one;
 //! * [`stack`]: `adoc/tls/stripe(8)/tcp`, read, printed, and agreed on by both ends.
@@ -18,6 +19,7 @@ pub mod contract;
 mod ranges;
 pub mod stack;
 pub mod stripe;
+pub mod tls;
 pub mod vrp;
 
 pub use chain::chain;
@@ -31,21 +33,32 @@ use stripe::{Limits, Stripe};
 pub struct Entry {
     /// Its name in stacks; its folder's, too.
     pub name: &'static str,
-    /// The versions of its format that are spoken here.
-    pub versions: Versions,
-    /// An end of a new link, over the stream [`ONLY`].
-    pub make: fn() -> Box<dyn Adapter>,
+    /// The versions of its format that are spoken here; none where that is agreed on inside.
+    pub versions: Option<Versions>,
+    /// An end of a new link, over the stream [`ONLY`]; nothing where a part is missing.
+    pub make: fn(&mut Parts) -> Option<Box<dyn Adapter>>,
+}
+
+/// What adapters are made of that need more than a stream.
+#[derive(Default)]
+pub struct Parts {
+    /// The end of an enciphered link, made with the owner's certificate ([`tls::Tls::new`]).
+    pub tls: Option<Box<dyn Adapter>>,
 }
 
 /// Every adapter.
 pub static ADAPTERS: &[Entry] = &[
-    Entry { name: "adoc", versions: Versions { oldest: 1, newest: 1 }, make: || Box::new(Adoc::new()) },
-    Entry { name: "stripe", versions: Versions { oldest: 1, newest: 1 }, make: || Box::new(stripe_of_one()) },
+    Entry { name: "adoc", versions: FIRST, make: |_| Some(Box::new(Adoc::new())) },
+    Entry { name: "stripe", versions: FIRST, make: |_| Some(Box::new(stripe_of_one())) },
+    Entry { name: "tls", versions: None, make: |parts| parts.tls.take() },
 ];
+
+/// The first version, and no other.
+const FIRST: Option<Versions> = Some(Versions { oldest: 1, newest: 1 });
 
 /// What this end can offer: see [`stack::Offer`].
 pub fn known() -> Known {
-    ADAPTERS.iter().map(|entry| (entry.name.to_owned(), entry.versions)).collect()
+    ADAPTERS.iter().filter_map(|entry| Some((entry.name.to_owned(), entry.versions?))).collect()
 }
 
 fn stripe_of_one() -> Stripe {

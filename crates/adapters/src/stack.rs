@@ -140,7 +140,7 @@ impl Stack {
     }
 
     /// Whether `tls` stands above `stripe`: one handshake for all streams.
-    fn is_enciphered_once(&self) -> bool {
+    pub fn is_enciphered_once(&self) -> bool {
         let place = |name: &str| self.0.iter().position(|element| element.name() == name);
         place("tls").zip(place("stripe")).is_some_and(|(tls, stripe)| tls < stripe)
     }

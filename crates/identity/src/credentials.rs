@@ -85,6 +85,18 @@ impl Credentials {
         self.trust.grid.as_str()
     }
 
+    /// Whether a process that shows this certificate wants links with that peer: one of the same user, or one that no user's login vouches
+    /// for at either end (a host's, of which the CA decides).
+    pub fn admits(&self, peer: &Peer) -> Result<(), Refusal> {
+        let own = self.own();
+        match (&own.user, &peer.user) {
+            (Some(ours), Some(theirs)) if ours != theirs => {
+                Err(Refusal::OtherUser { who: peer.to_string(), ours: own.to_string() })
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Judges a chain again, as a handshake would now: for connections that last longer than certificates do.
     pub fn judge(&self, chain: &[CertificateDer<'_>]) -> Result<Peer, Refusal> {
         let (leaf, above) = chain.split_first().ok_or(Refusal::NoCertificate)?;

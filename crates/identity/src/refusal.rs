@@ -81,6 +81,14 @@ pub enum Refusal {
         /// The name that was called.
         wanted: String,
     },
+    /// A process of another user.
+    #[error("another user: the peer is {who}, and this is {ours}")]
+    OtherUser {
+        /// The name of the peer.
+        who: String,
+        /// Our name.
+        ours: String,
+    },
     /// No TLS 1.3, or noise.
     #[error("no TLS 1.3 of a grid: {0}")]
     Protocol(String),
@@ -102,6 +110,7 @@ impl Refusal {
             Self::NotAllowed { .. } => "not-allowed",
             Self::Malformed { .. } => "malformed",
             Self::WrongPeer { .. } => "wrong-peer",
+            Self::OtherUser { .. } => "other-user",
             Self::Protocol(_) => "protocol",
             Self::ByPeer(_) => "by-peer",
         }

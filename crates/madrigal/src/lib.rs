@@ -25,24 +25,26 @@
 //! explains which path was taken and why.
 //!
 //! An [`Address`] may have a stack of adapters above its driver: a link of `adoc/stripe(4)/tcp://10.2.0.2:9000` is compressed where that makes
-//! it faster, and has four connections. Both ends name the same one ([`Runtime::listen_at`], [`Runtime::connect_at`]).
-//!
+//! it faster, and has four connections. Both ends name the same one ([`Runtime::listen_at`], [`Runtime::connect_at`]). With `tls` in it a link is
+//! enciphered, between processes with certificates of one grid and one user ([`Runtime::set_tls`]).
 #![forbid(unsafe_code)]
 
 mod address;
 mod card;
+mod certificates;
 mod parallel;
 pub mod perf;
 mod runtime;
 
 pub use address::{Address, AddressError};
 pub use card::{Card, CardError};
+pub use certificates::{grid_tls, grid_tls_in};
 pub use madrigal_adapters::stack;
 pub use madrigal_base::{config, error, ids, locator, network};
 pub use madrigal_drivers::{DRIVERS, MESSAGE_DRIVERS, driver, fabric, message_driver};
 pub use madrigal_message::{Circuit, Endpoint, Worker, circuit, endpoint, worker as workers};
 pub use madrigal_progress::{engine, wait};
-pub use madrigal_stream::{Acceptor, Attempting, Filled, Handler, Op, ReadOp, VLink, WriteOp};
+pub use madrigal_stream::{Acceptor, Attempting, Filled, Handler, MakeTls, Op, ReadOp, VLink, WriteOp};
 
 /// Drivers of messages: the trait, and the place where one runs.
 pub mod message {

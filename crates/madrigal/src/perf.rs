@@ -26,7 +26,7 @@ use madrigal_shm_ring::arena::Arena;
 use madrigal_stream::{Acceptor, VLink};
 use madrigal_sys::{process, time};
 
-use crate::{Address, Runtime};
+use crate::{Address, Runtime, grid_tls};
 
 mod channel;
 mod circuit;
@@ -46,7 +46,8 @@ use report::os;
 /// (`stripe(2)/tcp`), and the bare line, in turn. Blocks until done; starts this program once more meanwhile.
 pub fn vlink(method: &str, size: usize, iterations: u32) -> Result<Report, PerfError> {
     let unfit = || PerfError::Method { method: method.to_owned() };
-    let runtime = Runtime::with_settings(&Settings::default())?;
+    let mut runtime = Runtime::with_settings(&Settings::default())?;
+    runtime.set_tls(grid_tls());
     let name = format!("perf-{}-{:x}", process::own_pid(), process::random() as u32);
     let (above, driver) = method.split_at(method.rfind('/').map_or(0, |at| at + 1));
     let driver = madrigal_drivers::driver(driver).filter(|driver| driver.name() != "loopback");
@@ -102,7 +103,8 @@ pub fn peer() -> Result<bool, PerfError> {
     let (parent, arena_fd) = (number(pid)? as u32, number(fd)? as i32);
     let arena = Arena::attach_from(parent, arena_fd, number(id)?).map_err(os)?;
     let born = process::start_time(parent).ok_or(PerfError::Gone)?;
-    let runtime = Runtime::with_settings(&Settings::default())?;
+    let mut runtime = Runtime::with_settings(&Settings::default())?;
+    runtime.set_tls(grid_tls());
     let to = to.parse().map_err(|_| unclear())?;
     let links = (0..ROUNDS as u8).map(|round| connect(&runtime, &to, round)).collect::<Result<Vec<_>, _>>()?;
     for (round, link) in links.iter().enumerate() {

@@ -13,7 +13,7 @@ use madrigal_progress::driver::{Driver, Place};
 use madrigal_progress::engine::Engine;
 use madrigal_progress::wait::Waiter;
 use madrigal_selector::{Candidate, Choice, NoPath, Pair, Preferences};
-use madrigal_stream::{Acceptor, Attempting, Handler, Op, StackRefused, Stacked, VLink};
+use madrigal_stream::{Acceptor, Attempting, Handler, MakeTls, Op, StackRefused, Stacked, VLink};
 use madrigal_sys::{process, time};
 
 use crate::address::Address;
@@ -48,6 +48,7 @@ pub struct Runtime {
     place: Place,
     preferences: Preferences,
     warnings: Vec<ConfigError>,
+    tls: Option<MakeTls>,
 }
 
 impl Runtime {
@@ -74,7 +75,12 @@ impl Runtime {
         let directory = settings.directory(rustix::process::geteuid().as_raw());
         let place = Place { directory, network: settings.network.clone(), daemons: Vec::new() };
         let preferences = Preferences { methods: settings.methods.clone() };
-        Ok(Self { engine, place, preferences, warnings: Vec::new() })
+        Ok(Self { engine, place, preferences, warnings: Vec::new(), tls: None })
+    }
+
+    /// Makes the ends of links whose stacks have `tls`: see [`grid_tls`](crate::grid_tls). Without it there are none.
+    pub fn set_tls(&mut self, tls: MakeTls) {
+        self.tls = Some(tls);
     }
 
     /// What was wrong with the environment's keys.
@@ -148,9 +154,9 @@ impl Runtime {
         let driver = madrigal_drivers::driver(at.locator.scheme()).ok_or(Unfit::NoDriver)?;
         match &at.stack {
             None => Ok(AnyDriver::Bare(driver)),
-            Some(stack) => {
-                Stacked::new(&self.engine, driver, stack.clone()).map(AnyDriver::Stacked).map_err(Unfit::Stack)
-            }
+            Some(stack) => Stacked::new(&self.engine, driver, stack.clone(), self.tls.clone())
+                .map(AnyDriver::Stacked)
+                .map_err(Unfit::Stack),
         }
     }
 

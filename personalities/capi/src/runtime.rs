@@ -45,7 +45,8 @@ pub(crate) struct Runtime {
 
 impl Runtime {
     pub(crate) fn open() -> Result<Arc<Self>, Failure> {
-        let api = madrigal::Runtime::new()?;
+        let mut api = madrigal::Runtime::new()?;
+        api.set_tls(madrigal::grid_tls());
         Ok(Arc::new(Self {
             api,
             waiter: Waiter::default(),

@@ -1,12 +1,16 @@
 //! What a case of the suite gets.
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use madrigal::config::Settings;
 use madrigal::locator::Locator;
 use madrigal::stack::Stack;
-use madrigal::{Acceptor, Address, Runtime, VLink};
+use madrigal::{Acceptor, Address, MakeTls, Runtime, VLink, grid_tls_in};
+use madrigal_adapters::tls::Role;
+use madrigal_identity::{Authority, DAY, Name, Validity};
 use madrigal_progress::driver::Driver;
+use madrigal_sys::process;
 
 use crate::place;
 
@@ -25,7 +29,29 @@ pub fn context(driver: &'static dyn Driver) -> Context {
 /// Makes the context for a driver with a stack above it.
 pub fn stacked(driver: &'static dyn Driver, stack: Option<Stack>) -> Context {
     let settings = Settings { dir: place().directory, ..Settings::default() };
-    Context { driver, stack, runtime: Runtime::with_settings(&settings).expect("starts") }
+    let mut runtime = Runtime::with_settings(&settings).expect("starts");
+    if stack.as_ref().is_some_and(|stack| stack.has("tls")) {
+        runtime.set_tls(certificates());
+    }
+    Context { driver, stack, runtime }
+}
+
+/// Those of a host of a grid of their own, made once for this process.
+pub(crate) fn certificates() -> MakeTls {
+    static MADE: OnceLock<MakeTls> = OnceLock::new();
+    let make = || {
+        let dir = std::env::temp_dir().join(format!("madrigal-links-{}", process::own_pid()));
+        let name = |text| Name::parse(text).expect("a name");
+        let grid = Authority::create(&dir, &name("test"), Validity::seconds(DAY), false).expect("a CA");
+        let host = grid.issue_host(&name("a1"), Validity::seconds(DAY)).expect("a certificate");
+        host.install(&dir, false).expect("is installed");
+        let made = grid_tls_in(&dir);
+        // Read before the files go.
+        drop(made(Role::Accepting).expect("an end"));
+        std::fs::remove_dir_all(&dir).expect("removes what it made");
+        made
+    };
+    MADE.get_or_init(make).clone()
 }
 
 impl Context {

@@ -2,28 +2,26 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use madrigal_adapters::chain;
 use madrigal_adapters::contract::Lane;
 use madrigal_adapters::stack::{Offer, agree};
+use madrigal_adapters::tls::Role;
 use madrigal_base::error::{ConnectError, Os};
 use madrigal_base::locator::Locator;
 use madrigal_progress::bell::Bell;
 use madrigal_progress::driver::{Connection, Driver, Pending, Place, Signal};
 use madrigal_progress::engine::Engine;
-use madrigal_sys::{process, time};
+use madrigal_sys::process;
 
 use super::ends;
 use super::greeting::{Greeting, Id, receive, send};
 use super::link::{Further, Link};
+use super::made_of::MadeOf;
 use crate::connect::{Attempting, connect_with};
 use crate::op::Handler;
 use crate::vlink::VLink;
 
 /// The pause after a further connection could not be made; twice as long each time, up to the second one.
 const PAUSES: (u64, u64) = (1_000_000_000, 60_000_000_000);
-
-/// Both ends insist on a stack that has one.
-pub(super) const NO_ADAPTER: &str = "the stack has no adapter";
 
 /// Where the other end is, and how it is reached.
 #[derive(Clone)]
@@ -58,17 +56,19 @@ struct Inner {
     /// What ends with the attempt.
     attempting: Option<Attempting>,
     greeting: Option<VLink>,
+    /// The link, until the other end is known.
+    link: Option<Arc<Link>>,
     given_up: bool,
 }
 
 impl Dial {
-    pub(super) fn begin(way: Way, offer: Offer) -> Result<Ours, ConnectError> {
+    pub(super) fn begin(way: Way, made_of: MadeOf) -> Result<Ours, ConnectError> {
         let to = way.to.clone();
         let bell = Bell::new().map_err(|errno| ConnectError::System { to, os: Os(errno.raw_os_error()) })?;
         let dial = Arc::new(Self { bell: Arc::new(bell), inner: Mutex::default() });
         let (its, by) = (Arc::clone(&dial), way.clone());
         let attempting = way.connect(move |outcome| match outcome {
-            Ok(link) => its.greet(&by, &offer, &link),
+            Ok(link) => its.greet(&by, &made_of, &link),
             Err(error) => its.decide(Err(error)),
         });
         dial.lock().attempting = Some(attempting);
@@ -79,7 +79,7 @@ impl Dial {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn greet(self: &Arc<Self>, way: &Way, offer: &Offer, link: &VLink) {
+    fn greet(self: &Arc<Self>, way: &Way, made_of: &MadeOf, link: &VLink) {
         let mut inner = self.lock();
         if inner.given_up {
             return;
@@ -87,20 +87,52 @@ impl Dial {
         inner.greeting = Some(link.clone());
         drop(inner);
         let id = Id(u128::from(process::random()) << 64 | u128::from(process::random()));
-        send(link, &Greeting::Link(Some(id), offer.clone()));
-        let (its, way, offer) = (Arc::clone(self), way.clone(), offer.clone());
+        send(link, &Greeting::Link(Some(id), made_of.offer.clone()));
+        let (its, way, made_of) = (Arc::clone(self), way.clone(), made_of.clone());
         receive(
             link,
             Box::new(move |link, answer| {
                 let made = match answer {
-                    Ok(Greeting::Link(None, theirs)) => make(&way, id, (&offer, &theirs), link),
+                    Ok(Greeting::Link(None, theirs)) => make(&way, id, (&made_of, &theirs), link),
                     Ok(Greeting::No(why)) => Err(format!("the other end refuses: {why}")),
                     Ok(_) => Err("the other end answers with another greeting than a link's".to_owned()),
                     Err(why) => Err(why),
                 };
-                its.decide(made.map_err(|why| ConnectError::NoPath { to: way.to.to_string(), why }));
+                let no_path = move |why| ConnectError::NoPath { to: way.to.to_string(), why };
+                match made {
+                    Ok(made) => its.wait(made, link, no_path),
+                    Err(why) => its.decide(Err(no_path(why))),
+                }
             }),
         );
+    }
+
+    /// Waits until the other end is known.
+    fn wait(
+        self: &Arc<Self>,
+        made: Arc<Link>,
+        first: &VLink,
+        no_path: impl FnOnce(String) -> ConnectError + Send + 'static,
+    ) {
+        let mut inner = self.lock();
+        if inner.given_up {
+            drop(inner);
+            return made.end();
+        }
+        inner.link = Some(Arc::clone(&made));
+        drop(inner);
+        let (its, first) = (Arc::clone(self), first.clone());
+        made.when_ready(Box::new(move |ready| {
+            let link = its.lock().link.take();
+            let Some(link) = link else { return };
+            match ready {
+                Ok(()) => its.decide(Ok(ends::of(&link, &first))),
+                Err(why) => {
+                    link.end();
+                    its.decide(Err(no_path(why)));
+                }
+            }
+        }));
     }
 
     fn decide(&self, outcome: Result<Connection, ConnectError>) {
@@ -114,14 +146,14 @@ impl Dial {
 }
 
 /// A link that both ends agreed on.
-fn make(way: &Way, id: Id, (ours, theirs): (&Offer, &Offer), first: &VLink) -> Result<Connection, String> {
-    let agreed = agree(ours, theirs).map_err(|refusal| refusal.to_string())?;
-    let adapters = chain(&agreed.stack, time::now_ns).ok_or(NO_ADAPTER)?;
+fn make(way: &Way, id: Id, (ours, theirs): (&MadeOf, &Offer), first: &VLink) -> Result<Arc<Link>, String> {
+    let agreed = agree(&ours.offer, theirs).map_err(|refusal| refusal.to_string())?;
+    let adapters = ours.adapters(&agreed.stack, Role::Connecting)?;
     let most = usize::from(agreed.stack.streams().unwrap_or(1));
     let further = Missing { way: way.clone(), id, most, dialling: 0, next: 1, pause: 0, wait: PAUSES.0 };
     let link =
         Link::new((&way.engine, way.engine.class(way.below.name())), adapters, first.clone(), Some(Box::new(further)));
-    link.map(|link| ends::of(&link, first)).map_err(|errno| errno.to_string())
+    link.map_err(|errno| errno.to_string())
 }
 
 /// The attempt, as its owner has it: dropped, it is given up.
@@ -142,7 +174,11 @@ impl Drop for Ours {
         let mut inner = self.0.lock();
         inner.given_up = true;
         let (attempting, greeting, outcome) = (inner.attempting.take(), inner.greeting.take(), inner.outcome.take());
+        let link = inner.link.take();
         drop(inner);
+        if let Some(link) = link {
+            link.end();
+        }
         if let Some(attempting) = attempting {
             attempting.cancel();
         }

@@ -9,7 +9,7 @@ use std::mem;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use madrigal_adapters::contract::{Adapter, Lane, ONLY};
+use madrigal_adapters::contract::{Adapter, Broken, Lane, ONLY};
 use madrigal_base::locator::Locator;
 use madrigal_progress::bell::Bell;
 use madrigal_progress::driver::Waker;
@@ -22,6 +22,8 @@ use crate::vlink::VLink;
 
 /// Bytes that are read from a connection, or given to one, at once.
 const MOVED: usize = 128 << 10;
+/// The most that is kept for an end that is not known.
+const MOST_UNKNOWN: usize = 1 << 20;
 /// How long the end of a link waits for the other end to take anything of what was written.
 const LINGER: u64 = 10_000_000_000;
 
@@ -39,7 +41,9 @@ pub(super) struct State {
     /// Makes further connections; at the end that connected.
     further: Option<Box<dyn Further>>,
     /// The adapter whose peer has sent what it must not send: there is no link any more.
-    broken: Option<&'static str>,
+    broken: Option<Broken>,
+    /// Who waits for the other end to be known.
+    wanting: Option<WhenReady>,
     /// The reader has found nothing more, the writer no room: a report is due when there is.
     pub(super) reader_waits: bool,
     pub(super) writer_waits: bool,
@@ -55,6 +59,9 @@ pub(super) struct State {
     /// For what is given to a connection; empty between two calls.
     out: Vec<u8>,
 }
+
+/// What is called once the other end is known, or will never be: then with the reason.
+pub(super) type WhenReady = Box<dyn FnOnce(Result<(), String>) + Send>;
 
 /// Makes the connections of a link beside its first one.
 pub(super) trait Further: Send {
@@ -112,6 +119,7 @@ impl Link {
             lanes: BTreeMap::new(),
             further,
             broken: None,
+            wanting: None,
             reader_waits: true,
             writer_waits: false,
             is_deaf: false,
@@ -133,7 +141,7 @@ impl Link {
     /// One more connection; nothing, where the link has it already, or is over.
     pub(super) fn join(self: &Arc<Self>, lane: Lane, by: VLink) -> bool {
         let mut state = self.lock();
-        let joins = state.is_alive() && state.adapters.add(time::now_ns(), lane).is_ok();
+        let joins = state.is_alive() && state.adapters.is_ready() && state.adapters.add(time::now_ns(), lane).is_ok();
         drop(state);
         if joins {
             self.carry(lane, by);
@@ -147,6 +155,12 @@ impl Link {
             further.made();
         }
         self.join(lane, by);
+    }
+
+    /// Calls `then` once the other end is known, or there is no link any more: at once where that is so.
+    pub(super) fn when_ready(self: &Arc<Self>, then: WhenReady) {
+        self.lock().wanting = Some(then);
+        self.pump();
     }
 
     fn carry(self: &Arc<Self>, lane: Lane, link: VLink) {
@@ -182,7 +196,7 @@ impl Link {
         state.make_more(now, self);
         gone.extend(state.end_if_broken());
         state.set_timer(now);
-        let (wakes, finished) = (state.wakes(), state.finished(now));
+        let (wakes, finished, ready) = (state.wakes(), state.finished(now), state.ready());
         drop(state);
         // Closed without the lock: a read is posted, which has a handle of its own.
         gone.iter().for_each(|link| drop(link.close()));
@@ -191,6 +205,9 @@ impl Link {
         }
         if let Some(then) = finished {
             then();
+        }
+        if let Some((then, ready)) = ready {
+            then(ready);
         }
     }
 
@@ -215,9 +232,10 @@ impl Link {
         let lanes = mem::take(&mut state.lanes);
         let further = state.further.take();
         let timer = state.timer.take();
+        let wanting = state.wanting.take();
         drop(state);
         lanes.values().for_each(|carrier| drop(carrier.link.close()));
-        drop((further, timer));
+        drop((further, timer, wanting));
     }
 }
 
@@ -229,7 +247,7 @@ impl State {
 
     /// The adapter for whose sake there is no link any more, if the other end sent it what it must not send.
     pub(super) fn broken(&self) -> Option<&'static str> {
-        self.broken
+        self.broken.as_ref().map(Broken::adapter)
     }
 
     /// Gives the adapters what came. Returns connections that have ended.
@@ -241,9 +259,12 @@ impl State {
                 let begun = time::now_ns();
                 match self.adapters.receive(now, *lane, rest) {
                     Ok(taken) => carrier.rest.start += taken,
-                    Err(broken) => self.broken = self.broken.or(Some(broken.adapter())),
+                    Err(broken) => self.broken = self.broken.take().or(Some(broken)),
                 }
                 self.adapters.took(time::now_ns() - begun);
+                if !self.adapters.is_ready() && self.adapters.held() > MOST_UNKNOWN {
+                    self.broken = self.broken.take().or(Some(Broken::Early));
+                }
                 // What is dropped makes room for the rest.
                 if !self.is_deaf || self.broken.is_some() || !drop_front(&mut *self.adapters) {
                     break;
@@ -294,7 +315,7 @@ impl State {
         if !self.is_alive() || self.closing.is_some() {
             self.further = None;
         }
-        if let Some(further) = &mut self.further {
+        if let Some(further) = self.further.as_mut().filter(|_| self.adapters.is_ready()) {
             further.dial(now, self.lanes.len(), link);
         }
     }
@@ -314,6 +335,17 @@ impl State {
             timer.wake_at(at);
             self.set_for = at;
         }
+    }
+
+    /// Who waits for the other end to be known, if it is, or never will be.
+    fn ready(&mut self) -> Option<(WhenReady, Result<(), String>)> {
+        let ready = match &self.broken {
+            Some(broken) => Err(broken.to_string()),
+            None if self.lanes.is_empty() => Err("the other end closed the connection before it was known".to_owned()),
+            None if self.adapters.is_ready() => Ok(()),
+            None => return None,
+        };
+        Some((self.wanting.take()?, ready))
     }
 
     /// Whether something is to be reported.

@@ -3,9 +3,9 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use madrigal_adapters::chain;
 use madrigal_adapters::contract::Lane;
 use madrigal_adapters::stack::{Offer, agree};
+use madrigal_adapters::tls::Role;
 use madrigal_base::error::{AcceptError, ListenError, Os};
 use madrigal_base::locator::Locator;
 use madrigal_progress::bell::Bell;
@@ -13,10 +13,10 @@ use madrigal_progress::driver::{Connection, Driver, Listener, Place, Signal};
 use madrigal_progress::engine::Engine;
 use madrigal_sys::time;
 
-use super::dial::NO_ADAPTER;
 use super::ends;
 use super::greeting::{Greeting, Id, receive, send};
 use super::link::Link;
+use super::made_of::MadeOf;
 use crate::acceptor::Acceptor;
 use crate::op::Handler;
 use crate::vlink::VLink;
@@ -32,7 +32,7 @@ const PATIENCE: u64 = 10_000_000_000;
 pub(super) struct Greeter {
     engine: Arc<Engine>,
     class: &'static str,
-    offer: Offer,
+    made_of: MadeOf,
     bell: Arc<Bell>,
     inner: Mutex<Inner>,
 }
@@ -43,7 +43,7 @@ struct Inner {
     ready: VecDeque<Result<Connection, AcceptError>>,
     /// Links that more connections may join.
     links: HashMap<Id, Weak<Link>>,
-    /// Connections that have not greeted, oldest first, and since when.
+    /// Connections that have not greeted, and those of links whose other end is not known; oldest first, and since when.
     silent: VecDeque<(u64, VLink)>,
     /// No accept is posted, for there are too many.
     paused: bool,
@@ -55,14 +55,14 @@ impl Greeter {
         engine: &Arc<Engine>,
         below: &'static dyn Driver,
         (at, place): (&Locator, &Place),
-        offer: Offer,
+        made_of: MadeOf,
     ) -> Result<Ours, ListenError> {
         let failed = |errno: madrigal_sys::Errno| ListenError::System { at: at.clone(), os: Os(errno.raw_os_error()) };
         let bell = Arc::new(Bell::new().map_err(failed)?);
         let acceptor = Acceptor::listen(engine, below, at, place)?;
         let at = acceptor.locator().clone();
         let (engine, class, inner) = (Arc::clone(engine), below.name(), Mutex::default());
-        let greeter = Arc::new(Self { engine, class, offer, bell, inner });
+        let greeter = Arc::new(Self { engine, class, made_of, bell, inner });
         greeter.post(&acceptor);
         Ok(Ours { greeter, acceptor, at })
     }
@@ -97,18 +97,9 @@ impl Greeter {
     }
 
     fn receive(self: &Arc<Self>, link: &VLink) {
-        let (mut inner, now) = (self.lock(), time::now_ns());
-        if inner.closed {
+        if !self.wait_for(link) {
             return;
         }
-        inner.silent.push_back((now, link.clone()));
-        let is_late = |(since, _): &(u64, VLink), count: usize| count > MOST_SILENT || since + PATIENCE < now;
-        let mut late = Vec::new();
-        while inner.silent.front().is_some_and(|front| is_late(front, inner.silent.len())) {
-            late.extend(inner.silent.pop_front());
-        }
-        drop(inner);
-        late.iter().for_each(|(_, link)| link.abort());
         let its = Arc::downgrade(self);
         receive(
             link,
@@ -120,13 +111,34 @@ impl Greeter {
         );
     }
 
-    fn greeted(&self, link: &VLink, greeting: Result<Greeting, String>) {
+    /// Keeps a connection until its other end is known, for a time. Whether there is somebody to wait for it.
+    fn wait_for(&self, link: &VLink) -> bool {
+        let (mut inner, now) = (self.lock(), time::now_ns());
+        if inner.closed {
+            return false;
+        }
+        inner.silent.push_back((now, link.clone()));
+        let is_late = |(since, _): &(u64, VLink), count: usize| count > MOST_SILENT || since + PATIENCE < now;
+        let mut late = Vec::new();
+        while inner.silent.front().is_some_and(|front| is_late(front, inner.silent.len())) {
+            late.extend(inner.silent.pop_front());
+        }
+        drop(inner);
+        late.iter().for_each(|(_, link)| link.abort());
+        true
+    }
+
+    /// Whether a connection has waited, and not for too long. It waits no longer.
+    fn has_waited(&self, link: &VLink) -> bool {
         let mut inner = self.lock();
         let before = inner.silent.len();
         inner.silent.retain(|(_, silent)| silent.id() != link.id());
+        inner.silent.len() < before && !inner.closed
+    }
+
+    fn greeted(self: &Arc<Self>, link: &VLink, greeting: Result<Greeting, String>) {
         // One that was late is closed already.
-        let is_welcome = inner.silent.len() < before && !inner.closed;
-        drop(inner);
+        let is_welcome = self.has_waited(link);
         match greeting {
             Ok(Greeting::Link(Some(id), offer)) if is_welcome => self.begin(link, id, &offer),
             Ok(Greeting::Join(Some((id, lane)))) if is_welcome => self.join(link, id, lane),
@@ -135,22 +147,35 @@ impl Greeter {
         }
     }
 
-    /// A new link, if both ends agree on what it is made of.
-    fn begin(&self, first: &VLink, id: Id, theirs: &Offer) {
-        let agreed = match agree(&self.offer, theirs) {
+    /// A new link, if both ends agree on what it is made of; it is to be had once the other end is known.
+    fn begin(self: &Arc<Self>, first: &VLink, id: Id, theirs: &Offer) {
+        let agreed = match agree(&self.made_of.offer, theirs) {
             Ok(agreed) => agreed,
             Err(refusal) => return refuse(first, refusal.to_string()),
         };
-        let Some(adapters) = chain(&agreed.stack, time::now_ns) else { return refuse(first, NO_ADAPTER.to_owned()) };
+        let adapters = match self.made_of.adapters(&agreed.stack, Role::Accepting) {
+            Ok(adapters) => adapters,
+            Err(why) => return refuse(first, why),
+        };
+        if !self.wait_for(first) {
+            return first.abort();
+        }
         // Connections that join may come as soon as the other end has the answer, and wait for this lock.
         let mut inner = self.lock();
-        send(first, &Greeting::Link(None, self.offer.clone()));
+        send(first, &Greeting::Link(None, self.made_of.offer.clone()));
         let made = Link::new((&self.engine, self.engine.class(self.class)), adapters, first.clone(), None);
         let Ok(link) = made else { return first.abort() };
         inner.links.retain(|_, link| link.strong_count() > 0);
         inner.links.insert(id, Arc::downgrade(&link));
         drop(inner);
-        self.ready(Ok(ends::of(&link, first)));
+        let (its, first, made) = (Arc::downgrade(self), first.clone(), Arc::clone(&link));
+        link.when_ready(Box::new(move |ready| {
+            let its = its.upgrade().filter(|its| its.has_waited(&first));
+            match (its, ready) {
+                (Some(its), Ok(())) => its.ready(Ok(ends::of(&made, &first))),
+                _ => made.end(),
+            }
+        }));
     }
 
     fn join(&self, by: &VLink, id: Id, lane: Lane) {

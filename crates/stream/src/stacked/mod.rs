@@ -9,6 +9,8 @@
 //! the link goes on by those that are left, while the connecting end makes a new one. Closing waits for that, too; no longer than ten
 //! seconds in which the other end takes nothing.
 //!
+//! With `tls` neither end has the link before the other one is known: the connect fails with the reason, or nothing arrives to be accepted.
+//!
 //! Memory: what the adapters keep ([`madrigal_adapters::stripe::Limits`]), and 128 KiB for a connection that is read.
 
 mod dial;
@@ -16,25 +18,42 @@ mod ends;
 mod greeting;
 mod link;
 mod listen;
+mod made_of;
 
 use std::sync::Arc;
 
 use madrigal_adapters::known;
 use madrigal_adapters::stack::{Offer, Stack};
+use madrigal_adapters::tls::Role;
 use madrigal_base::error::{ConnectError, ListenError};
 use madrigal_base::locator::Locator;
 use madrigal_progress::driver::{Connecting, Driver, Facts, Listener, Place};
 use madrigal_progress::engine::Engine;
 
+use made_of::MadeOf;
+
+pub use made_of::MakeTls;
+
+/// A program that uses this library without certificates.
+const NO_TLS: &str = "this program has no certificates";
+
 /// Why there are no links with a stack.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StackRefused {
-    /// They would be enciphered.
+    /// Each of their connections would be enciphered for itself.
     #[error(
-        "`tls` in `{0}`: links of programs are enciphered by the daemons of their hosts (docs/daemon.md); leave it out"
+        "`tls` below `stripe` in `{0}`: a program's link has one handshake for all its connections; write `tls/stripe(N)`"
     )]
-    Tls(Stack),
+    TlsBelow(Stack),
+    /// There is no certificate to be shown.
+    #[error("`tls` in `{stack}`: {why}")]
+    NoCertificate {
+        /// The stack.
+        stack: Stack,
+        /// What is missing, and what to type.
+        why: String,
+    },
     /// It is the driver alone.
     #[error("`{0}` has no adapter: the driver alone needs no stack")]
     Bare(Stack),
@@ -44,20 +63,32 @@ pub enum StackRefused {
 pub struct Stacked {
     engine: Arc<Engine>,
     below: &'static dyn Driver,
-    offer: Offer,
+    made_of: MadeOf,
 }
 
 impl Stacked {
     /// The driver `below` with a stack, of whose last element, which says `tcp`, it takes the place. Links have all of the stack, or there
-    /// is no link.
-    pub fn new(engine: &Arc<Engine>, below: &'static dyn Driver, stack: Stack) -> Result<Self, StackRefused> {
+    /// is no link. `tls` is needed for a stack that has one: it is asked for an end at once, to see that there is a certificate.
+    pub fn new(
+        engine: &Arc<Engine>,
+        below: &'static dyn Driver,
+        stack: Stack,
+        tls: Option<MakeTls>,
+    ) -> Result<Self, StackRefused> {
         if stack.has("tls") {
-            return Err(StackRefused::Tls(stack));
+            if stack.has("stripe") && !stack.is_enciphered_once() {
+                return Err(StackRefused::TlsBelow(stack));
+            }
+            let made = tls.as_ref().ok_or_else(|| NO_TLS.to_owned()).and_then(|tls| tls(Role::Accepting));
+            if let Err(why) = made {
+                return Err(StackRefused::NoCertificate { stack, why });
+            }
         }
         if stack.elements().len() < 2 {
             return Err(StackRefused::Bare(stack));
         }
-        Ok(Self { engine: Arc::clone(engine), below, offer: Offer { stack, strict: true, known: known() } })
+        let offer = Offer { stack, strict: true, known: known() };
+        Ok(Self { engine: Arc::clone(engine), below, made_of: MadeOf { offer, tls } })
     }
 }
 
@@ -79,13 +110,13 @@ impl Driver for Stacked {
     }
 
     fn listen(&self, at: &Locator, place: &Place) -> Result<Box<dyn Listener>, ListenError> {
-        let ours = listen::Greeter::listen(&self.engine, self.below, (at, place), self.offer.clone())?;
+        let ours = listen::Greeter::listen(&self.engine, self.below, (at, place), self.made_of.clone())?;
         Ok(Box::new(ours))
     }
 
     fn connect(&self, to: &Locator, place: &Place) -> Result<Connecting, ConnectError> {
         let way =
             dial::Way { engine: Arc::clone(&self.engine), below: self.below, to: to.clone(), place: place.clone() };
-        dial::Dial::begin(way, self.offer.clone()).map(|ours| Connecting::Pending(Box::new(ours)))
+        dial::Dial::begin(way, self.made_of.clone()).map(|ours| Connecting::Pending(Box::new(ours)))
     }
 }
