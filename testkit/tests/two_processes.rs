@@ -4,6 +4,9 @@
 //!
 //! Features (docs/features.md): A7 and A13 (the other process has one thread, its own), B2, B3.
 
+#[path = "two_processes/ports.rs"]
+mod ports;
+
 use std::io::{Read as _, Write as _};
 use std::process::{Child, Command, ExitCode, Stdio};
 
@@ -34,6 +37,7 @@ fn main() -> ExitCode {
             ["ring", pid, fd, id] => ring::write(pid, fd, id),
             ["talk", directory, at] => talk(&dial(directory, at), 2, 1),
             ["flood", directory, at] => flood(&dial(directory, at)),
+            ["ports", driver, directory, to] => ports::send_for_ever(driver, directory, to),
             _ => return ExitCode::FAILURE,
         }
         return alone();
@@ -42,6 +46,10 @@ fn main() -> ExitCode {
     for driver in madrigal::DRIVERS.iter().copied().filter(|driver| driver.facts().reach != Reach::Process) {
         trials.push(trial(format!("{}::carries_both_ways_at_once", driver.name()), move || both_ways(driver)));
         trials.push(trial(format!("{}::a_killed_peer_is_an_end_or_an_error", driver.name()), move || killed(driver)));
+    }
+    for driver in madrigal_testkit::own_message_drivers().into_iter().filter(|driver| driver.name() != "loopback") {
+        let name = format!("{}::who_is_connected_to_a_killed_process_learns_of_it", driver.name());
+        trials.push(trial(name, move || ports::killed(driver)));
     }
     let conclusion = libtest_mimic::run(&Arguments::from_args(), trials);
     tidy();

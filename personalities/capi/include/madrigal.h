@@ -179,6 +179,86 @@
 #define MDG_EXPRESS 3
 
 /**
+ * A number of 8 bits with a sign (int8_t). The kinds of numbers of messages.
+ */
+#define MDG_INT8 1
+
+/**
+ * uint8_t.
+ */
+#define MDG_UINT8 2
+
+/**
+ * int16_t.
+ */
+#define MDG_INT16 3
+
+/**
+ * uint16_t.
+ */
+#define MDG_UINT16 4
+
+/**
+ * int32_t.
+ */
+#define MDG_INT32 5
+
+/**
+ * uint32_t.
+ */
+#define MDG_UINT32 6
+
+/**
+ * int64_t.
+ */
+#define MDG_INT64 7
+
+/**
+ * uint64_t.
+ */
+#define MDG_UINT64 8
+
+/**
+ * float, of 32 bits.
+ */
+#define MDG_FLOAT32 9
+
+/**
+ * double, of 64 bits.
+ */
+#define MDG_FLOAT64 10
+
+/**
+ * What mdg_item() finds: the end of the message.
+ */
+#define MDG_ITEM_NOTHING 0
+
+/**
+ * A number.
+ */
+#define MDG_ITEM_NUMBER 1
+
+/**
+ * An array of numbers.
+ */
+#define MDG_ITEM_ARRAY 2
+
+/**
+ * A text.
+ */
+#define MDG_ITEM_TEXT 3
+
+/**
+ * The beginning of a record.
+ */
+#define MDG_ITEM_BEGIN 4
+
+/**
+ * The end of a record.
+ */
+#define MDG_ITEM_END 5
+
+/**
  * Names something that was opened. Never 0, and below 2^63. A handle that was closed is never used again: a call with it fails with
  * MDG_EHANDLE, and one with a handle of another kind with MDG_ETYPE.
  */
@@ -227,6 +307,26 @@ typedef mdg_handle mdg_packing;
  * A message that is being unpacked.
  */
 typedef mdg_handle mdg_unpacking;
+
+/**
+ * A named port where messages arrive.
+ */
+typedef mdg_handle mdg_receive_port;
+
+/**
+ * A port from which messages go to all ports that it is connected to.
+ */
+typedef mdg_handle mdg_send_port;
+
+/**
+ * A message that is written, item by item.
+ */
+typedef mdg_handle mdg_message;
+
+/**
+ * A message that came, and is read item by item.
+ */
+typedef mdg_handle mdg_incoming;
 
 /**
  * A descriptor of the program's own in the engine.
@@ -577,13 +677,14 @@ int mdg_pack(mdg_packing packing,
 int mdg_end_packing(mdg_packing packing);
 
 /**
- * Waits until whatever was sent on any Circuit of the runtime has left, or is given up because its node is gone, at most `timeout_ns`
- * nanoseconds (MDG_FOREVER: without end; 0: only sends what there is room for). What has left may not have been unpacked.
+ * Waits until whatever was sent on any Circuit or by any port of the runtime has left, or is given up because its node is gone, at most
+ * `timeout_ns` nanoseconds (MDG_FOREVER: without end; 0: only sends what there is room for). What has left may not have been received.
+ * `of` is a Circuit or a send port.
  *
  * Returns 0, or MDG_ETIMEDOUT (nothing was lost), MDG_ECLOSED (another thread closed it), MDG_EBUSY (no group was joined), MDG_EINVAL,
  * MDG_EHANDLE, MDG_ETYPE, MDG_EFORKED.
  */
-int mdg_flush(mdg_circuit circuit,
+int mdg_flush(mdg_handle of,
               int64_t timeout_ns);
 
 /**
@@ -627,6 +728,195 @@ int mdg_unpack(mdg_unpacking unpacking,
  * MDG_EHANDLE, MDG_ETYPE, MDG_EFORKED.
  */
 int mdg_end_unpacking(mdg_unpacking unpacking);
+
+/**
+ * Opens a receive port named `name`, and puts its handle into *port. `type` is what send ports must have, too: `key=value`, several with
+ * commas between them, "" for none. The keys `connection` (one-to-one, one-to-many, many-to-one, many-to-many) and `receive` (explicit,
+ * upcall) mean something here; all others are the program's. mdg_address() of the port is what others connect to. Does not block.
+ *
+ * Ports answer others, and see that these are gone, while a thread of the process is in a call of a port, and then only. mdg_close() tells
+ * its senders, and throws away what was not received.
+ *
+ * Returns 0, or MDG_EINUSE (there is one of that name), MDG_EUNUSABLE (no driver of messages works here), MDG_EINVAL, MDG_EHANDLE,
+ * MDG_ETYPE, MDG_EFULL, MDG_EFORKED.
+ */
+int mdg_receive_port_open(mdg_runtime runtime,
+                          const char *name,
+                          const char *type,
+                          mdg_receive_port *port);
+
+/**
+ * Opens a send port named `name`, which those it connects to are told, of a type (see mdg_receive_port_open()), and puts its handle into
+ * *port. It has no connection. mdg_close() leaves all receive ports, which still get what was sent. Does not block.
+ *
+ * Returns as mdg_receive_port_open().
+ */
+int mdg_send_port_open(mdg_runtime runtime,
+                       const char *name,
+                       const char *type,
+                       mdg_send_port *port);
+
+/**
+ * Connects to a receive port, whose address `to` its process has from mdg_address(), and waits for that process's answer at most
+ * `timeout_ns` nanoseconds (MDG_FOREVER: until it answers, or is gone). A port sends to all that it is connected to.
+ *
+ * Returns 0, or MDG_EREFUSED (the text says why: the key in which the types differ, no such port, it has its one connection),
+ * MDG_ETIMEDOUT, MDG_ELOST, MDG_EBUSY (the type allows one connection), MDG_EADDRESS, MDG_EINVAL, MDG_EHANDLE, MDG_ETYPE, MDG_EFORKED.
+ */
+int mdg_port_connect(mdg_send_port port,
+                     const char *to,
+                     int64_t timeout_ns);
+
+/**
+ * Leaves a receive port, which still gets what was sent before.
+ *
+ * Returns 0, or MDG_EGONE (there is no such connection), MDG_EADDRESS, MDG_EINVAL, MDG_EHANDLE, MDG_ETYPE, MDG_EFORKED.
+ */
+int mdg_port_disconnect(mdg_send_port port, const char *to);
+
+/**
+ * Copies what became of a port's connections since the last call to `buf`, as a JSON array that ends with a nul, cut to `len` bytes: of a
+ * receive port "connected", "left" and "lost", of a send port "lost", each with the other port and, of one lost, why. Does not block.
+ *
+ * Returns the text's length without the nul, or MDG_EINVAL (`buf` is NULL and `len` is not 0), MDG_EHANDLE, MDG_ETYPE, MDG_EFORKED.
+ */
+int64_t mdg_port_changes(mdg_handle port,
+                         char *buf,
+                         size_t len);
+
+/**
+ * Makes an empty message for a send port, and puts its handle into *message. Does not block.
+ *
+ * Returns 0, or MDG_EINVAL, MDG_EHANDLE, MDG_ETYPE, MDG_EFULL, MDG_EFORKED.
+ */
+int mdg_message_new(mdg_send_port port, mdg_message *message);
+
+/**
+ * Adds a number of that kind (MDG_INT8 to MDG_FLOAT64), which lies at `value`. Does not block.
+ *
+ * Returns 0, or MDG_EINVAL, MDG_EHANDLE, MDG_ETYPE, MDG_EFORKED.
+ */
+int mdg_put_number(mdg_message message, int kind, const void *value);
+
+/**
+ * Adds an array of `count` numbers of that kind, which lie at `values`. With MDG_CHEAPER an array of more than 4 KiB is lent until the
+ * message's handle is closed, and is sent from where it lies; with MDG_SAFER it is copied at once. Does not block.
+ *
+ * Returns 0, or MDG_EINVAL, MDG_EBUSY (another thread is sending the message), MDG_EHANDLE, MDG_ETYPE, MDG_EFORKED.
+ */
+int mdg_put_array(mdg_message message,
+                  int kind,
+                  const void *values,
+                  size_t count,
+                  int mode);
+
+/**
+ * Adds a text, UTF-8, which ends with a nul at `value`. Does not block.
+ *
+ * Returns 0, or MDG_EINVAL, MDG_EHANDLE, MDG_ETYPE, MDG_EFORKED.
+ */
+int mdg_put_text(mdg_message message, const char *value);
+
+/**
+ * Begins a record: what follows belongs together, up to mdg_put_end(). Records may lie in records. Does not block.
+ *
+ * Returns 0, or MDG_EHANDLE, MDG_ETYPE, MDG_EFORKED.
+ */
+int mdg_put_begin(mdg_message message);
+
+/**
+ * Ends a record. Does not block.
+ *
+ * Returns 0, or MDG_EHANDLE, MDG_ETYPE, MDG_EFORKED.
+ */
+int mdg_put_end(mdg_message message);
+
+/**
+ * Sends a message to every receive port that a send port is connected to; it may be sent again, by other ports, too. Waits until all have
+ * its arrays of more than 4 KiB, and where a receiver has no room: as mdg_end_packing().
+ *
+ * Returns to how many receive ports it went, or MDG_EGONE (the port has no connection), MDG_ELOST or MDG_EREFUSED (the last one it had is
+ * lost, and why), MDG_EBUSY, MDG_EHANDLE, MDG_ETYPE, MDG_EFORKED.
+ */
+int mdg_port_send(mdg_send_port port,
+                  mdg_message message);
+
+/**
+ * Waits for a message of any send port, at most `timeout_ns` nanoseconds (MDG_FOREVER: without end; 0: only looks), and puts its handle
+ * into *incoming. Messages of one send port come in the order in which they were sent. One message of a port at a time: until it is ended
+ * (mdg_incoming_end(), mdg_close()) there is no other.
+ *
+ * Returns 0, or MDG_ETIMEDOUT, MDG_EBUSY (one is being read), MDG_ECLOSED (the runtime was closed), MDG_EINVAL, MDG_EHANDLE, MDG_ETYPE,
+ * MDG_EFULL, MDG_EFORKED.
+ */
+int mdg_port_receive(mdg_receive_port port,
+                     int64_t timeout_ns,
+                     mdg_incoming *incoming);
+
+/**
+ * Copies the name of the send port that a message came from to `buf`, with a nul, cut to `len` bytes. Does not block.
+ *
+ * Returns the name's length, or MDG_EINVAL (`buf` is NULL and `len` is not 0), MDG_EHANDLE, MDG_ETYPE, MDG_EFORKED.
+ */
+int64_t mdg_incoming_from(mdg_incoming incoming, char *buf, size_t len);
+
+/**
+ * What comes next in a message. Of numbers, their kind goes into *kind; of an array, how many there are into *count, of a text, how many
+ * bytes. Either place may be NULL. Does not block.
+ *
+ * Returns one of MDG_ITEM_NOTHING to MDG_ITEM_END, or MDG_ECORRUPT, MDG_EBUSY, MDG_EHANDLE, MDG_ETYPE, MDG_EFORKED.
+ */
+int mdg_item(mdg_incoming incoming,
+             int *kind,
+             size_t *count);
+
+/**
+ * Takes the next item, a number of that kind, to `value`. Does not block.
+ *
+ * Returns 0, or MDG_EMISMATCH (something else is next, which stays), MDG_ECORRUPT, MDG_EBUSY, MDG_EINVAL, MDG_EHANDLE, MDG_ETYPE,
+ * MDG_EFORKED.
+ */
+int mdg_get_number(mdg_incoming incoming,
+                   int kind,
+                   void *value);
+
+/**
+ * Takes the next item, an array of `count` numbers of that kind, to `values`. An array of more than 4 KiB comes straight from the
+ * sender's memory where that can be, and is waited for.
+ *
+ * Returns 0, or MDG_EMISMATCH (something else is next, which stays), MDG_ELOST, MDG_ECORRUPT, MDG_EBUSY, MDG_EINVAL, MDG_EHANDLE,
+ * MDG_ETYPE, MDG_EFORKED.
+ */
+int mdg_get_array(mdg_incoming incoming,
+                  int kind,
+                  void *values,
+                  size_t count);
+
+/**
+ * Takes the next item, a text, to `buf`, with a nul. Does not block.
+ *
+ * Returns its length without the nul, or MDG_ETOOLONG (`len` is not more than that: the text stays), MDG_EMISMATCH (something else is
+ * next, which stays), MDG_ECORRUPT, MDG_EBUSY, MDG_EINVAL, MDG_EHANDLE, MDG_ETYPE, MDG_EFORKED.
+ */
+int64_t mdg_get_text(mdg_incoming incoming,
+                     char *buf,
+                     size_t len);
+
+/**
+ * Takes the next item, the beginning of a record (MDG_ITEM_BEGIN) or its end (MDG_ITEM_END). Does not block.
+ *
+ * Returns 0, or MDG_EMISMATCH (something else is next, which stays), MDG_ECORRUPT, MDG_EBUSY, MDG_EINVAL, MDG_EHANDLE, MDG_ETYPE,
+ * MDG_EFORKED.
+ */
+int mdg_get_record(mdg_incoming incoming,
+                   int item);
+
+/**
+ * Ends a message, and closes its handle, whatever is returned but MDG_EBUSY. What was not read is thrown away.
+ *
+ * Returns 0, or MDG_EMISMATCH (something was not read), MDG_EBUSY (another thread is reading it), MDG_EHANDLE, MDG_ETYPE, MDG_EFORKED.
+ */
+int mdg_incoming_end(mdg_incoming incoming);
 
 /**
  * Turns the engine: posted operations go on, handlers are called. If there is nothing to do, waits until there is, at most `timeout_ns`

@@ -8,7 +8,7 @@
 //!      |
 //!   object      what a handle stands for, and the one table of them
 //!      |
-//!   runtime  link  listeners  dial  op  circuit  sources  watcher  why     the objects
+//!   runtime  link  listeners  dial  op  circuit  ports  sources  watcher  why     the objects
 //!      |
 //!   launched    the other processes of a launcher's job
 //!   table       handles: found without a lock, distinguished by kind and age
@@ -31,6 +31,7 @@ mod link;
 mod listeners;
 mod object;
 mod op;
+mod ports;
 mod runtime;
 mod slot;
 mod sources;

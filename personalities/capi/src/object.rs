@@ -8,6 +8,7 @@ use crate::failure::Failure;
 use crate::link::VLinkHandle;
 use crate::listeners::Listeners;
 use crate::op::Op;
+use crate::ports::{Incoming, ReceivePort, SendPort, Written};
 use crate::runtime::Runtime;
 use crate::sources::{Timer, Watch};
 use crate::table::{Full, Inside, Lane, Reserved, Table, kind_of};
@@ -23,6 +24,10 @@ pub(crate) enum Object {
     Circuit(Arc<Circuit>),
     Packing(Box<Packing>),
     Unpacking(Box<Unpacking>),
+    SendPort(Box<SendPort>),
+    ReceivePort(Box<ReceivePort>),
+    Written(Box<Written>),
+    Incoming(Box<Incoming>),
 }
 
 static TABLE: Table<Object> = Table::new();
@@ -47,6 +52,10 @@ impl Object {
             Self::Circuit(circuit) => &circuit.runtime,
             Self::Packing(packing) => &packing.circuit.runtime,
             Self::Unpacking(unpacking) => &unpacking.circuit.runtime,
+            Self::SendPort(port) => &port.runtime,
+            Self::ReceivePort(port) => &port.runtime,
+            Self::Written(message) => &message.runtime,
+            Self::Incoming(message) => &message.runtime,
         }
     }
 }
@@ -95,6 +104,10 @@ kinds! {
     7 "a Circuit" Arc<Circuit>: Object::Circuit(circuit) => circuit;
     8 "a message that is packed" Packing: Object::Packing(packing) => packing;
     9 "a message that is unpacked" Unpacking: Object::Unpacking(unpacking) => unpacking;
+    10 "a send port" SendPort: Object::SendPort(port) => port;
+    11 "a receive port" ReceivePort: Object::ReceivePort(port) => port;
+    12 "a message that is written" Written: Object::Written(message) => message;
+    13 "a message that came" Incoming: Object::Incoming(message) => message;
 }
 
 /// Room for a handle, reserved before its object is made: so no object is lost because there is no room.

@@ -5,6 +5,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 use madrigal::engine::Engine;
+use madrigal::ports::Ports;
 use madrigal::time;
 use madrigal::wait::Waiter;
 use madrigal::{VLink, Worker};
@@ -37,6 +38,7 @@ pub(crate) struct Runtime {
     descriptors: Mutex<Option<Arc<Descriptors>>>,
     watcher: Mutex<Option<Watcher>>,
     worker: Mutex<Option<Arc<Worker>>>,
+    ports: Mutex<Option<Ports>>,
     /// What may be under way.
     pending: Mutex<Vec<Weak<dyn Pending>>>,
     /// Links without a handle, of which something may still be to be written.
@@ -56,6 +58,7 @@ impl Runtime {
             descriptors: Mutex::new(None),
             watcher: Mutex::new(None),
             worker: Mutex::new(None),
+            ports: Mutex::new(None),
             pending: Mutex::default(),
             leaving: Mutex::default(),
         }))
@@ -179,7 +182,7 @@ impl Runtime {
         }
     }
 
-    /// What carries messages, opened with the first Circuit.
+    /// What carries messages, opened with the first Circuit or port.
     pub(crate) fn worker(&self) -> Result<Arc<Worker>, Failure> {
         let mut worker = lock(&self.worker);
         if let Some(worker) = &*worker {
@@ -191,6 +194,18 @@ impl Runtime {
         Ok(Arc::clone(worker.insert(opened)))
     }
 
+    /// Its ports, opened with the first one.
+    pub(crate) fn ports(&self) -> Result<Ports, Failure> {
+        let mut ports = lock(&self.ports);
+        match &*ports {
+            Some(ports) => Ok(ports.clone()),
+            None => {
+                let failed = |error| Failure::new(MDG_EUNUSABLE, format!("cannot open a port: {error}"));
+                Ok(ports.insert(Ports::open(&self.worker()?).map_err(failed)?).clone())
+            }
+        }
+    }
+
     /// Everything that was opened from it is closed: completes what is pending, and ends the thread.
     pub(crate) fn finish(&self) {
         let pending = core::mem::take(&mut *lock(&self.pending));
@@ -198,8 +213,8 @@ impl Runtime {
         *lock(&self.watcher) = None;
         *lock(&self.descriptors) = None;
         self.settle();
-        let worker = lock(&self.worker).take();
-        drop(worker);
+        let (ports, worker) = (lock(&self.ports).take(), lock(&self.worker).take());
+        drop((ports, worker));
     }
 }
 

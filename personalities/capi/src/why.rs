@@ -18,7 +18,13 @@ pub(crate) fn why(object: &Object) -> String {
         Object::Watch(_, watch) => json!({"kind": "watch", "descriptor": watch.fd()}),
         Object::Timer(..) => json!({"kind": "timer"}),
         Object::Circuit(circuit) => of_circuit(circuit),
-        Object::Packing(_) | Object::Unpacking(_) => json!({"kind": "message"}),
+        Object::Packing(_) | Object::Unpacking(_) | Object::Written(_) | Object::Incoming(_) => {
+            json!({"kind": "message"})
+        }
+        Object::SendPort(port) => json!({"kind": "send port", "connected": port.connected()}),
+        Object::ReceivePort(port) => {
+            json!({"kind": "receive port", "address": port.api.address().to_string(), "connected": port.api.connected()})
+        }
     };
     described.to_string()
 }

@@ -22,6 +22,8 @@ madrigal_tests::trials![
     is_used_by_several_threads,
     sends_messages_over_shared_memory,
     sends_messages_over_tcp,
+    ports_send_over_shared_memory,
+    ports_send_over_tcp,
     has_examples_that_run,
     survives_random_calls,
     compiles_as_cpp,
@@ -260,6 +262,20 @@ fn circuit(methods: &str, told: &str) {
 }
 
 /// The programs of the guide, which are those of `examples/c`.
+fn ports_send_over_shared_memory() {
+    ports("shm");
+}
+
+fn ports_send_over_tcp() {
+    ports("tcp");
+}
+
+fn ports(methods: &str) {
+    let folder = Folder::prefix(&format!("ports-{methods}"));
+    let program = folder.compile(C, "ports");
+    folder.run_with(&program, &[], &[("MADRIGAL_METHODS", methods)]);
+}
+
 fn has_examples_that_run() {
     let folder = Folder::prefix("examples");
     let guide = std::fs::read_to_string(host::root().join("docs/c-api.md")).expect("the guide");
@@ -287,6 +303,14 @@ fn has_examples_that_run() {
     let output = folder.example("echo", &["ask", card.trim()]);
     assert!(output.starts_with("hello\n{") && output.contains("\"driver\":\"shm\""), "{output}");
     assert!(server.wait().expect("it ends").success());
+    let mut taker = folder.command(&folder.0.join("ports"), &["take"]).stdout(Stdio::piped()).spawn().expect("it runs");
+    let (mut printed, mut address) = (BufReader::new(taker.stdout.take().expect("it is piped")), String::new());
+    printed.read_line(&mut address).expect("an address");
+    folder.example("ports", &["give", address.trim()]);
+    let mut told = String::new();
+    printed.read_line(&mut told).expect("what came");
+    assert_eq!(told, "temperature of step 7, 283.0 at the end\n");
+    assert!(taker.wait().expect("it ends").success());
 }
 
 /// The same seeds each time, and a fresh one; `MADRIGAL_CAPI_FUZZ=SEEDS` for more.

@@ -37,6 +37,9 @@ class Examples(unittest.TestCase):
         script = [sys.executable, str(EXAMPLES / "parameters.py")]
         self.assertEqual(self._run(str(RELEASE / "madrigal"), "run", "-n", "4", *script), "the parameters' sum is 300000.0\n")
 
+    def test_pipeline(self) -> None:
+        self.assertEqual(self._run(sys.executable, str(EXAMPLES / "pipeline.py")), "the sum is 328350.0 by squares\n")
+
     def _run(self, *command: str) -> str:
         done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=WATCHDOG)
         self.assertEqual(done.returncode, 0, done.stderr)

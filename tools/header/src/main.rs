@@ -13,6 +13,7 @@ const FILES: &[&str] = &[
     "border/links.rs",
     "border/ops.rs",
     "border/circuits.rs",
+    "border/ports.rs",
     "border/engine.rs",
 ];
 

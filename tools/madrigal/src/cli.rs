@@ -188,7 +188,7 @@ Exit status 1: a link could not be made, no way, or no daemon.";
     after_help = PERF_HELP,
     args_conflicts_with_subcommands = true,
     subcommand_negates_reqs = true,
-    override_usage = "madrigal perf [--seconds S] [--stack STACK]... [--json] A B\n       madrigal perf vlink|circuit [OPTIONS]"
+    override_usage = "madrigal perf [--seconds S] [--stack STACK]... [--json] A B\n       madrigal perf vlink|circuit|port [OPTIONS]"
 )]
 pub(crate) struct Perf {
     #[command(subcommand)]
@@ -213,9 +213,11 @@ pub(crate) enum PerfOf {
     Vlink(Vlink),
     /// A ping-pong over a Circuit of two processes, against the same driver with nothing above it and one cache line, in the same run
     Circuit(Circuit),
+    /// A ping-pong between send ports and receive ports of two processes, against a Circuit of theirs, in the same run
+    Port(Vlink),
 }
 
-/// `madrigal perf vlink` and `madrigal perf circuit`.
+/// `madrigal perf vlink`, `madrigal perf circuit` and `madrigal perf port`.
 #[derive(Args)]
 pub(crate) struct Vlink {
     /// The driver to measure: shm or tcp; a circuit also by fabric:NAME, a provider of libfabric's; a VLink also with a stack of

@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 
-use madrigal::perf::{self, Crowd, PerfError, Report};
+use madrigal::perf::{self, Crowd, PerfError, PortReport, Report};
 use serde::Serialize;
 
 use crate::{cli, out};
@@ -42,6 +42,19 @@ struct Among<'a> {
     alone_rounds_ns: &'a [f64],
 }
 
+/// The same of ports.
+#[derive(Serialize)]
+struct Between<'a> {
+    method: &'a str,
+    size: usize,
+    iterations: u32,
+    port_ns: f64,
+    circuit_ns: f64,
+    ratio: f64,
+    port_rounds_ns: &'a [f64],
+    circuit_rounds_ns: &'a [f64],
+}
+
 /// Runs the command.
 pub(crate) fn run(args: &cli::Perf) -> i32 {
     let Some(what) = &args.what else { return links::run(args) };
@@ -53,6 +66,10 @@ pub(crate) fn run(args: &cli::Perf) -> i32 {
         cli::PerfOf::Circuit(cli::Circuit { of, peers: None }) => {
             let report = perf::circuit(&of.method, of.size as usize, of.iterations);
             print("Circuit", of, report.as_ref().map(|report| (report, measured(report))))
+        }
+        cli::PerfOf::Port(of) => {
+            let report = perf::port(&of.method, of.size as usize, of.iterations);
+            print("message between ports", of, report.as_ref().map(|report| (report, between(report))))
         }
         cli::PerfOf::Circuit(cli::Circuit { of, peers: Some(peers) }) => {
             let crowd = perf::crowd(&of.method, of.size as usize, of.iterations, *peers as usize);
@@ -85,6 +102,19 @@ fn measured(report: &Report) -> Measured<'_> {
         bare_rounds_ns: &report.bare_ns,
         channel_ns: report.channel(),
         channel_rounds_ns: &report.channel_ns,
+    }
+}
+
+fn between(report: &PortReport) -> Between<'_> {
+    Between {
+        method: &report.method,
+        size: report.size,
+        iterations: report.iterations,
+        port_ns: report.port(),
+        circuit_ns: report.circuit(),
+        ratio: report.ratio(),
+        port_rounds_ns: &report.port_ns,
+        circuit_rounds_ns: &report.circuit_ns,
     }
 }
 

@@ -118,6 +118,9 @@ pub enum PerfError {
     /// A message was lost.
     #[error(transparent)]
     Circuit(#[from] madrigal_message::circuit::CircuitError),
+    /// A message between ports was lost.
+    #[error(transparent)]
+    Port(#[from] madrigal_message::ports::PortError),
     /// An operation failed.
     #[error(transparent)]
     Listen(#[from] ListenError),

@@ -1,11 +1,7 @@
 //! A Circuit that several threads use at the same time, for languages without a borrow checker: messages are packed and unpacked apart from
 //! it, any number at a time. The wire format is that of a [`Circuit`](super::Circuit).
-//!
-//! No lock is held while a thread waits. A waiting thread makes progress for all, and files completions for the others.
 
-use core::sync::atomic::{AtomicU64, Ordering};
-use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use madrigal_base::node::NodeAddress;
 use madrigal_progress::message::LinkError;
@@ -14,31 +10,17 @@ use madrigal_sys::piece::{Piece, total};
 use super::parts::{Bulk, Part};
 use super::{BULK, CircuitError, Members};
 use crate::endpoint::{Claim, Completion, Kind, PostError, Posted, Receive, Send, Status};
+use crate::filing::{Filing, lock};
 use crate::memory::{GATHER, gather, lend, lend_mut};
 use crate::{Endpoint, Worker};
 
-/// Bytes of copies that may still be on their way when another one is sent.
-const MOST_COPIED: usize = 64 << 20;
-
 /// A group of nodes, and our place in it.
 pub struct Group {
-    endpoint: Endpoint,
+    filing: Filing,
     members: Members,
     /// Messages sent to each.
     sent: Vec<Mutex<u64>>,
-    tokens: AtomicU64,
-    filed: Mutex<Filed>,
     received: Mutex<Vec<u64>>,
-}
-
-/// Completions that no caller has taken yet.
-#[derive(Default)]
-struct Filed {
-    fresh: VecDeque<Completion>,
-    done: Vec<Completion>,
-    /// Copies that are still being sent, by token.
-    outbox: Vec<(u64, Vec<u8>)>,
-    copied: usize,
 }
 
 /// A message that is packed, to be sent whole.
@@ -152,7 +134,7 @@ impl Group {
         endpoint.take_in_order();
         let sent = group.iter().map(|_| Mutex::new(0)).collect();
         let received = Mutex::new(vec![0; group.len()]);
-        Ok(Self { endpoint, members, sent, tokens: AtomicU64::new(1), filed: Mutex::default(), received })
+        Ok(Self { filing: Filing::new(endpoint), members, sent, received })
     }
 
     /// Our place in the group.
@@ -167,12 +149,12 @@ impl Group {
 
     /// The worker that carries its messages.
     pub fn worker(&self) -> &Arc<Worker> {
-        self.endpoint.worker()
+        self.filing.endpoint().worker()
     }
 
     /// Why nothing comes from a node any more; `None` while nothing is wrong, or where there is no such node.
     pub fn lost(&self, rank: usize) -> Option<CircuitError> {
-        let why = self.endpoint.why(*self.members.ranks.get(rank)?)?;
+        let why = self.filing.endpoint().why(*self.members.ranks.get(rank)?)?;
         Some(CircuitError::Lost { rank, why: why.to_string() })
     }
 
@@ -184,7 +166,7 @@ impl Group {
         let gathered = if small.len() > GATHER { gather(&small) } else { Vec::new() };
         let one = [lend(&gathered)];
         let parts = if small.len() > GATHER { &one[..] } else { &small[..] };
-        let token = self.token();
+        let token = self.filing.token();
         let (posted, number) = loop {
             let mut count = lock(sent);
             match self.post(to, None, parts, token) {
@@ -209,7 +191,7 @@ impl Group {
         loop {
             // Messages of a node are counted in the order they are taken.
             let mut received = lock(&self.received);
-            let Some((peer, packet)) = self.endpoint.next_plain(&mut Vec::new()) else { return Ok(None) };
+            let Some((peer, packet)) = self.filing.endpoint().next_plain(&mut Vec::new()) else { return Ok(None) };
             let from = self.members.places.get(peer.0 as usize).copied().unwrap_or(super::NON_MEMBER);
             let place = received.get_mut(from).map(|count| {
                 *count += 1;
@@ -230,9 +212,9 @@ impl Group {
     #[cold]
     fn receive_long(&self, rank: usize, len: usize, claim: Claim) -> Result<Vec<u8>, CircuitError> {
         let mut bytes = vec![0; len];
-        let (piece, token) = (lend_mut(&mut bytes), self.token());
+        let (piece, token) = (lend_mut(&mut bytes), self.filing.token());
         let receive = Receive { from: None, tag: None, ignore: 0, parts: &[piece], token, multi: None };
-        self.endpoint.receive_claimed(claim, &receive).map_err(|error| self.failed(rank, &error))?;
+        self.filing.endpoint().receive_claimed(claim, &receive).map_err(|error| self.failed(rank, &error))?;
         self.wait_for(rank, Kind::Received, token)?;
         Ok(bytes)
     }
@@ -242,9 +224,9 @@ impl Group {
         let peer = self.members.ranks.get(from).copied();
         let (mut posted, mut result) = (Vec::new(), Ok(()));
         for piece in pieces {
-            let (token, parts) = (self.token(), core::slice::from_ref(piece));
+            let (token, parts) = (self.filing.token(), core::slice::from_ref(piece));
             let receive = Receive { from: peer, tag: Some(number), ignore: 0, parts, token, multi: None };
-            result = self.endpoint.receive(&receive).map_err(|error| self.failed(from, &error));
+            result = self.filing.endpoint().receive(&receive).map_err(|error| self.failed(from, &error));
             if result.is_err() {
                 break;
             }
@@ -264,9 +246,11 @@ impl Group {
     fn send_bulk(&self, to: usize, number: u64, bulk: Vec<Bulk>) -> Result<(), CircuitError> {
         let (mut waiting, mut result) = (Vec::new(), Ok(()));
         for bulk in bulk {
-            let token = self.token();
+            let token = self.filing.token();
             let posted = match bulk {
-                Bulk::Copy(bytes) => self.keep(to, number, bytes, token),
+                Bulk::Copy(bytes) => {
+                    self.filing.keep(bytes, |piece, token| self.post_when_room(to, number, piece, token))
+                }
                 Bulk::Lent(piece) => self.post_when_room(to, number, piece, token),
             };
             match posted {
@@ -284,24 +268,6 @@ impl Group {
         result
     }
 
-    /// Sends bytes of our own, which are kept until they were sent.
-    fn keep(&self, to: usize, number: u64, bytes: Vec<u8>, token: u64) -> Result<Posted, PostError> {
-        while lock(&self.filed).copied > MOST_COPIED {
-            self.file_or_idle();
-        }
-        let piece = lend(&bytes);
-        // In the outbox before any thread can file its end.
-        let mut filed = lock(&self.filed);
-        filed.copied += bytes.len();
-        filed.outbox.push((token, bytes));
-        drop(filed);
-        let posted = self.post_when_room(to, number, piece, token);
-        if posted != Ok(Posted::Pending) {
-            lock(&self.filed).sent(token);
-        }
-        posted.map(|_| Posted::Done)
-    }
-
     fn post_when_room(&self, to: usize, number: u64, piece: Piece, token: u64) -> Result<Posted, PostError> {
         loop {
             match self.post(to, Some(number), &[piece], token) {
@@ -314,33 +280,19 @@ impl Group {
     fn post(&self, to: usize, tag: Option<u64>, parts: &[Piece], token: u64) -> Result<Posted, PostError> {
         let to = *self.members.ranks.get(to).ok_or(PostError::Invalid)?;
         let inject = tag.is_none() && total(parts) <= Endpoint::INJECT;
-        self.endpoint.send(&Send { to, tag, data: None, parts, token, inject, delivery: false })
+        self.filing.endpoint().send(&Send { to, tag, data: None, parts, token, inject, delivery: false })
     }
 
     fn wait_for_room(&self, to: usize) {
-        let Some(peer) = self.members.ranks.get(to) else { return };
-        while !self.endpoint.has_room(*peer) {
-            self.file_or_idle();
+        if let Some(peer) = self.members.ranks.get(to) {
+            self.filing.wait_for_room(*peer);
         }
     }
 
     /// Waits for an operation. Whatever happens, it is complete when this returns.
     fn wait_for(&self, rank: usize, kind: Kind, token: u64) -> Result<Completion, CircuitError> {
-        loop {
-            let found = lock(&self.filed).take(kind, token);
-            match found {
-                Some(done) if done.status == Status::Ok => return Ok(done),
-                Some(_) => return Err(self.because(rank, "the message was cut short")),
-                None => self.file_or_idle(),
-            }
-        }
-    }
-
-    /// Makes progress, and files completions; if there are none, lets others run.
-    fn file_or_idle(&self) {
-        if !lock(&self.filed).file(&self.endpoint) {
-            self.worker().idle();
-        }
+        let done = self.filing.wait(kind, token);
+        if done.status == Status::Ok { Ok(done) } else { Err(self.because(rank, "the message was cut short")) }
     }
 
     fn failed(&self, rank: usize, error: &PostError) -> CircuitError {
@@ -349,50 +301,7 @@ impl Group {
 
     fn because(&self, rank: usize, why: &str) -> CircuitError {
         let peer = self.members.ranks.get(rank).copied();
-        let known = peer.and_then(|peer| self.endpoint.why(peer)).as_ref().map(LinkError::to_string);
+        let known = peer.and_then(|peer| self.filing.endpoint().why(peer)).as_ref().map(LinkError::to_string);
         CircuitError::Lost { rank, why: known.unwrap_or_else(|| why.to_owned()) }
     }
-
-    fn token(&self) -> u64 {
-        self.tokens.fetch_add(1, Ordering::Relaxed)
-    }
-}
-
-impl Filed {
-    /// Files completions; copies that were sent are dropped. False: there were none.
-    fn file(&mut self, endpoint: &Endpoint) -> bool {
-        let count = endpoint.drain(&mut self.fresh, true);
-        while let Some(completion) = self.fresh.pop_front() {
-            if completion.kind != Kind::Sent || !self.sent(completion.token) {
-                self.done.push(completion);
-            }
-        }
-        count > 0
-    }
-
-    /// A copy was sent. False: it was none.
-    fn sent(&mut self, token: u64) -> bool {
-        let Some(at) = self.outbox.iter().position(|(kept, _)| *kept == token) else { return false };
-        let (_, bytes) = self.outbox.swap_remove(at);
-        self.copied -= bytes.len();
-        true
-    }
-
-    fn take(&mut self, kind: Kind, token: u64) -> Option<Completion> {
-        let at = self.done.iter().position(|done| (done.kind, done.token) == (kind, token))?;
-        Some(self.done.swap_remove(at))
-    }
-}
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        // Copies are ours until they were sent: the endpoint does not close before, or gives them up.
-        while !lock(&self.filed).outbox.is_empty() {
-            self.file_or_idle();
-        }
-    }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

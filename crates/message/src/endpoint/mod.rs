@@ -46,8 +46,17 @@ pub use types::{
     Status, Wanted,
 };
 
-/// A plain message: its bytes; or its length and a claim where it came by rendezvous.
+/// A message without its head: its bytes; or its length and a claim where it came by rendezvous.
 pub(crate) type Plain = Result<Vec<u8>, (usize, Claim)>;
+
+/// What [`Endpoint::take`] finds.
+pub(crate) enum Taken {
+    /// The message: its bytes, or, where it came by rendezvous, its length and a claim.
+    Message(Seen, Plain),
+    /// Not that one, but plain messages.
+    PlainOnes,
+    Nothing,
+}
 
 /// How long closing an endpoint waits for bodies that are just arriving in its buffers.
 const CLOSE_NS: u64 = 2_000_000_000;
@@ -230,6 +239,26 @@ impl Endpoint {
         }
         core.progress();
         core.next_plain(self.channel)
+    }
+
+    /// The message that a receive would get that were posted now, taken out of the matching. Makes progress if there is none.
+    #[inline]
+    pub(crate) fn take(&self, wanted: &Wanted) -> Taken {
+        let mut core = self.worker.core();
+        if let Some((seen, body)) = core.take_wanted(self.channel, wanted) {
+            return Taken::Message(seen, body);
+        }
+        core.progress();
+        match core.take_wanted(self.channel, wanted) {
+            Some((seen, body)) => Taken::Message(seen, body),
+            None if core.has_plain(self.channel) => Taken::PlainOnes,
+            None => Taken::Nothing,
+        }
+    }
+
+    /// The plain message that came first, as [`Endpoint::take`], if it is here; without progress.
+    pub(crate) fn plain_here(&self) -> Option<(PeerId, Plain)> {
+        self.worker.core().next_plain(self.channel)
     }
 
     /// The plain message that came first, if it is here whole and no receive took it: its sender, and its bytes. Makes progress if there is

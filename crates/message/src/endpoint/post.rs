@@ -328,15 +328,33 @@ impl Core {
         if endpoint.matching(false).is_empty() { None } else { self.next_unexpected(channel) }
     }
 
+    /// Whether a plain message waits.
+    pub(super) fn has_plain(&mut self, channel: u16) -> bool {
+        let endpoint = self.state.endpoint(channel);
+        endpoint.is_some_and(|endpoint| !endpoint.inbox.is_empty() || !endpoint.matching(false).is_empty())
+    }
+
     /// The first unexpected plain message.
     fn next_unexpected(&mut self, channel: u16) -> Option<(PeerId, Plain)> {
-        let matching = self.state.endpoint(channel)?.matching(false);
-        let message = matching.waiting(None, 0, u64::MAX)?;
+        let message = self.state.endpoint(channel)?.matching(false).waiting(None, 0, u64::MAX)?;
+        self.take_unexpected(channel, message, false)
+    }
+
+    /// The message that a receive would get, taken out of the matching.
+    pub(super) fn take_wanted(&mut self, channel: u16, wanted: &Wanted) -> Option<(Seen, Plain)> {
+        let (message, seen) = self.peek(channel, wanted)?;
+        let (_, body) = self.take_unexpected(channel, message, wanted.tag.is_some())?;
+        Some((seen, body))
+    }
+
+    /// An unexpected message: its bytes where they are here, else its length and a claim.
+    fn take_unexpected(&mut self, channel: u16, message: u32, tagged: bool) -> Option<(PeerId, Plain)> {
+        let matching = self.state.endpoint(channel)?.matching(tagged);
         if !matches!(matching.message(message)?.message.body, UnexpectedBody::Eager(_)) {
             let waiting = matching.message(message)?;
             let (from, len) = (PeerId(waiting.from), waiting.message.len);
             matching.claim(message);
-            return Some((from, Err((len, Claim { message, tagged: false }))));
+            return Some((from, Err((len, Claim { message, tagged }))));
         }
         let (from, _, unexpected) = matching.take_message(message, false)?;
         let UnexpectedBody::Eager(bytes) = unexpected.body else { return None };

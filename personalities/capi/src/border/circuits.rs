@@ -9,12 +9,13 @@ use madrigal_sys::piece::Piece;
 use super::arguments::{Place, memory, opened, time};
 use super::guard::status;
 use super::links::runtime_of;
-use super::types::{mdg_circuit, mdg_packing, mdg_runtime, mdg_unpacking};
+use super::types::{mdg_circuit, mdg_handle, mdg_packing, mdg_runtime, mdg_unpacking};
 use crate::circuit::{Circuit, Packing, Promise, Unpacking, Wanted};
-use crate::codes::{MDG_EINVAL, MDG_ETIMEDOUT, MDG_OK};
+use crate::codes::{MDG_EINVAL, MDG_ETIMEDOUT, MDG_ETYPE, MDG_OK};
 use crate::failure::Failure;
 use crate::launched;
 use crate::object::{Object, ending, with};
+use crate::ports::SendPort;
 use crate::runtime::deadline;
 use crate::table::Lane;
 
@@ -183,15 +184,20 @@ pub extern "C" fn mdg_end_packing(packing: mdg_packing) -> c_int {
     })
 }
 
-/// Waits until whatever was sent on any Circuit of the runtime has left, or is given up because its node is gone, at most `timeout_ns`
-/// nanoseconds (MDG_FOREVER: without end; 0: only sends what there is room for). What has left may not have been unpacked.
+/// Waits until whatever was sent on any Circuit or by any port of the runtime has left, or is given up because its node is gone, at most
+/// `timeout_ns` nanoseconds (MDG_FOREVER: without end; 0: only sends what there is room for). What has left may not have been received.
+/// `of` is a Circuit or a send port.
 ///
 /// Returns 0, or MDG_ETIMEDOUT (nothing was lost), MDG_ECLOSED (another thread closed it), MDG_EBUSY (no group was joined), MDG_EINVAL,
 /// MDG_EHANDLE, MDG_ETYPE, MDG_EFORKED.
 #[unsafe(no_mangle)]
-pub extern "C" fn mdg_flush(circuit: mdg_circuit, timeout_ns: i64) -> c_int {
+pub extern "C" fn mdg_flush(of: mdg_handle, timeout_ns: i64) -> c_int {
     status(|| {
-        circuit_of(circuit)?.flush(time(timeout_ns)?)?;
+        let timeout_ns = time(timeout_ns)?;
+        match with(of, Lane::Main, |port: &SendPort| port.flush(timeout_ns)) {
+            Err(failure) if failure.code == MDG_ETYPE => circuit_of(of)?.flush(timeout_ns)?,
+            flushed => flushed?,
+        }
         Ok(MDG_OK)
     })
 }

@@ -7,5 +7,6 @@ pub mod errors;
 mod guard;
 pub mod links;
 pub mod ops;
+pub mod ports;
 pub mod runtimes;
 pub mod types;

@@ -70,6 +70,16 @@ pub extern "C" fn mdg_close(handle: mdg_handle) -> c_int {
                 take(handle)?;
                 *rest = None;
             }
+            Object::Written(message) => {
+                let mut rest = message.rest()?;
+                take(handle)?;
+                *rest = None;
+            }
+            Object::Incoming(message) => {
+                let mut rest = message.rest()?;
+                take(handle)?;
+                *rest = None;
+            }
             other => {
                 take(handle)?;
                 end(other);
@@ -95,7 +105,9 @@ fn end(object: &Object) {
         }
         Object::Timer(_, timer) => timer.end(),
         Object::Circuit(circuit) => circuit.close(),
+        Object::ReceivePort(port) => port.close(),
         Object::Op(_) | Object::Packing(_) | Object::Unpacking(_) | Object::Runtime(_) => {}
+        Object::SendPort(_) | Object::Written(_) | Object::Incoming(_) => {}
     }
 }
 
@@ -150,7 +162,8 @@ pub unsafe extern "C" fn mdg_address(handle: mdg_handle, buf: *mut c_char, len: 
         let text = match &*any(handle)? {
             Object::Listeners(listeners) => listeners.address.clone(),
             Object::Link(link) => link.api.peer().to_string(),
-            _ => return Err(Failure::new(MDG_ETYPE, "only links and acceptors have addresses")),
+            Object::ReceivePort(port) => port.api.address().to_string(),
+            _ => return Err(Failure::new(MDG_ETYPE, "only links, acceptors and receive ports have addresses")),
         };
         // SAFETY: the program vouches for its buffer.
         unsafe { give_text(buf, len, &text) }

@@ -24,6 +24,14 @@ pub type mdg_circuit = mdg_handle;
 pub type mdg_packing = mdg_handle;
 /// A message that is being unpacked.
 pub type mdg_unpacking = mdg_handle;
+/// A port from which messages go to all ports that it is connected to.
+pub type mdg_send_port = mdg_handle;
+/// A named port where messages arrive.
+pub type mdg_receive_port = mdg_handle;
+/// A message that is written, item by item.
+pub type mdg_message = mdg_handle;
+/// A message that came, and is read item by item.
+pub type mdg_incoming = mdg_handle;
 
 /// A time that never passes. Any other negative time is MDG_EINVAL: what is left of a time that has passed is 0.
 pub const MDG_FOREVER: i64 = -1;

@@ -8,7 +8,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { RUNTIME = 1, LINK, ACCEPTOR, OP, WATCH, TIMER, CIRCUIT, PACKING, UNPACKING, KINDS };
+enum { RUNTIME = 1, LINK, ACCEPTOR, OP, WATCH, TIMER, CIRCUIT, PACKING, UNPACKING, SEND, RECEIVE, WRITTEN, INCOMING, KINDS };
 enum { THREADS = 8, HANDLES = 8, BUFFERS = 256, ROOM = 4097, LAST_CODE = MDG_EMISMATCH };
 
 /* By the kind that a handle says it is of. */
@@ -20,6 +20,9 @@ static unsigned long calls_each;
 static int pairs[8][2];
 /* Lent to operations that nobody waits for: never freed, written to by several at once. */
 static char lent[BUFFERS][ROOM];
+
+/* Addresses of receive ports, of now or of before. */
+static char addresses[HANDLES][300] = {"nonsense"};
 
 struct random {
     uint64_t state;
@@ -122,6 +125,63 @@ static const char *some_address(struct random *random)
     return all[draw(random, sizeof all / sizeof all[0])];
 }
 
+static void note_address(struct random *random, const char *text)
+{
+    pthread_mutex_lock(&lock);
+    strcpy(addresses[draw(random, HANDLES)], text);
+    pthread_mutex_unlock(&lock);
+}
+
+static void noted_address(struct random *random, char *text)
+{
+    pthread_mutex_lock(&lock);
+    strcpy(text, addresses[draw(random, HANDLES)]);
+    pthread_mutex_unlock(&lock);
+}
+
+/* What is short enough that its sender waits for nobody. */
+static void put_something(struct random *random, mdg_message message, const char *buf)
+{
+    int kind = (int)draw(random, 12);
+    switch (draw(random, 5)) {
+    case 0:
+        known(mdg_put_number(message, kind, buf));
+        break;
+    case 1:
+        known(mdg_put_array(message, kind, buf, draw(random, 500), (int)draw(random, 3)));
+        break;
+    case 2:
+        known(mdg_put_text(message, "something"));
+        break;
+    case 3:
+        known(mdg_put_begin(message));
+        break;
+    default:
+        known(mdg_put_end(message));
+        break;
+    }
+}
+
+static void get_something(struct random *random, mdg_incoming message, char *buf)
+{
+    int kind = 0;
+    size_t count = 0;
+    switch (known(mdg_item(message, &kind, &count))) {
+    case MDG_ITEM_NUMBER:
+        known(mdg_get_number(message, kind, buf));
+        break;
+    case MDG_ITEM_ARRAY:
+        known(mdg_get_array(message, kind, buf, draw(random, 4) == 0 ? 1 : count));
+        break;
+    case MDG_ITEM_TEXT:
+        known(mdg_get_text(message, buf, draw(random, 20)));
+        break;
+    default:
+        known(mdg_get_record(message, (int)draw(random, 7)));
+        break;
+    }
+}
+
 /* Calls with something that cannot be, of any handle. */
 static void wrong(struct random *random)
 {
@@ -143,6 +203,12 @@ static void wrong(struct random *random)
     CHECK(known(mdg_begin_packing(handle, -1, 0, &made)) < 0 && known(mdg_begin_packing(handle, 0, 0, NULL)) < 0);
     CHECK(known(mdg_pack(handle, NULL, 1, MDG_SAFER)) < 0 && known(mdg_unpack(handle, &byte, 1, 17)) < 0);
     CHECK(known(mdg_begin_unpacking(handle, 0, 0, 0, negative, &made)) < 0 && made == 0 && result == 0);
+    CHECK(known(mdg_receive_port_open(handle, NULL, "", &made)) < 0 && known(mdg_receive_port_open(handle, "x", "?", &made)) < 0);
+    CHECK(known(mdg_send_port_open(handle, "", "", &made)) < 0 && known(mdg_send_port_open(handle, "x", "", NULL)) < 0);
+    CHECK(known(mdg_port_connect(handle, NULL, 0)) < 0 && known(mdg_port_connect(handle, "x", negative)) < 0);
+    CHECK(known(mdg_message_new(handle, NULL)) < 0 && known(mdg_port_receive(handle, negative, &made)) < 0);
+    CHECK(known(mdg_put_number(handle, 1, NULL)) < 0 && known(mdg_put_array(handle, 10, &byte, SIZE_MAX / 4, 0)) < 0);
+    CHECK(known(mdg_get_number(handle, 0, &byte)) < 0 && known(mdg_get_array(handle, 1, NULL, 1)) < 0 && made == 0);
 }
 
 static void call(struct random *random)
@@ -151,8 +217,9 @@ static void call(struct random *random)
     int64_t result = 0;
     static const uint64_t kinds[] = {0,    RUNTIME, RUNTIME, ACCEPTOR, RUNTIME, RUNTIME, RUNTIME, ACCEPTOR, ACCEPTOR, LINK, LINK,
                                      LINK, LINK,    LINK,    LINK,     LINK,    OP,      OP,      OP,       RUNTIME,  RUNTIME, RUNTIME,
-                                     WATCH, RUNTIME, LINK,   RUNTIME,  CIRCUIT, CIRCUIT, PACKING, PACKING,  CIRCUIT,  UNPACKING};
-    uint64_t made = 0, what = draw(random, 38), kind = what < sizeof kinds / sizeof kinds[0] ? kinds[what] : 1 + draw(random, KINDS - 1);
+                                     WATCH, RUNTIME, LINK,   RUNTIME,  CIRCUIT, CIRCUIT, PACKING, PACKING,  CIRCUIT,  UNPACKING,
+                                     RUNTIME, RUNTIME, RECEIVE, SEND,  SEND,    WRITTEN, SEND,    RECEIVE, INCOMING};
+    uint64_t made = 0, what = draw(random, 46), kind = what < sizeof kinds / sizeof kinds[0] ? kinds[what] : 1 + draw(random, KINDS - 1);
     uint64_t handle = some(random, kind);
     char *buf = lent[draw(random, BUFFERS)];
     size_t len = draw(random, ROOM + 1);
@@ -264,7 +331,42 @@ static void call(struct random *random)
             known(mdg_end_unpacking(handle));
         break;
     case 32:
+        if (draw(random, 4) == 0)
+            known(mdg_receive_port_open(handle, draw(random, 2) ? "in" : "other", draw(random, 2) ? "" : "a=1", &made));
+        break;
     case 33:
+        if (draw(random, 4) == 0)
+            known(mdg_send_port_open(handle, "out", draw(random, 2) ? "" : "a=1", &made));
+        break;
+    case 34:
+        if (known(mdg_address(handle, text, sizeof text)) > 0)
+            note_address(random, text);
+        known(mdg_port_changes(handle, text, draw(random, sizeof text)));
+        break;
+    case 35:
+        noted_address(random, text);
+        known(draw(random, 3) == 0 ? mdg_port_disconnect(handle, text) : mdg_port_connect(handle, text, time));
+        break;
+    case 36:
+        known(mdg_message_new(handle, &made));
+        break;
+    case 37:
+        put_something(random, handle, buf);
+        break;
+    case 38:
+        known(mdg_port_send(handle, some(random, WRITTEN)));
+        break;
+    case 39:
+        known(mdg_port_receive(handle, time, &made));
+        break;
+    case 40:
+        get_something(random, handle, buf);
+        known(mdg_incoming_from(handle, text, draw(random, 10)));
+        if (draw(random, 3) == 0)
+            known(mdg_incoming_end(handle));
+        break;
+    case 41:
+    case 42:
         wrong(random);
         break;
     default:

@@ -1,0 +1,62 @@
+//! The ports of a process: where they are opened, and turned.
+
+use std::sync::Arc;
+
+use madrigal_sys::time;
+
+use super::elements::Order;
+use super::hub::{Hub, PortError, is_name};
+use super::kinds::PortType;
+use super::receive::ReceivePort;
+use super::send::SendPort;
+use crate::Worker;
+use crate::filing::Filing;
+use crate::worker::OpenError;
+
+/// The ports of a process, over an endpoint of its own. Clones are the same.
+#[derive(Clone)]
+pub struct Ports {
+    hub: Arc<Hub>,
+}
+
+impl Ports {
+    /// Opens them; there is no port yet. Does not block.
+    pub fn open(worker: &Arc<Worker>) -> Result<Self, OpenError> {
+        Self::open_with(worker, Order::NATIVE)
+    }
+
+    /// As [`Ports::open`]; the numbers of sent messages have that order, as those of another processor would.
+    pub fn open_with(worker: &Arc<Worker>, order: Order) -> Result<Self, OpenError> {
+        let filing = Filing::new(worker.endpoint(worker.space())?);
+        Ok(Self { hub: Arc::new(Hub::new(filing, order)) })
+    }
+
+    /// A receive port of that name. It can be connected to as soon as this returns.
+    pub fn receive_port(&self, name: &str, kind: &PortType) -> Result<ReceivePort, PortError> {
+        if !is_name(name) {
+            return Err(PortError::Name(name.escape_debug().to_string()));
+        }
+        ReceivePort::open(Arc::clone(&self.hub), name, kind)
+    }
+
+    /// A send port without connections; its name is for those it connects to.
+    pub fn send_port(&self, name: &str, kind: &PortType) -> Result<SendPort, PortError> {
+        if !is_name(name) {
+            return Err(PortError::Name(name.escape_debug().to_string()));
+        }
+        Ok(SendPort::new(Arc::clone(&self.hub), name, kind))
+    }
+
+    /// Waits until whatever was sent by any port has left this process, or is given up because its receiver is gone. What was sent may wait
+    /// for a path or for room, and leaves while a thread calls anything here. False: `deadline` (nanoseconds of the monotonic clock) passed.
+    pub fn flush(&self, deadline: Option<u64>) -> bool {
+        self.hub.filing.endpoint().worker().flush(deadline)
+    }
+
+    /// Does what is due: answers of others, upcalls. Waits for something to do until `deadline` (nanoseconds of the monotonic clock).
+    pub fn turn(&self, deadline: Option<u64>) {
+        while self.hub.handle() == 0 && deadline.is_none_or(|deadline| time::now_ns() < deadline) {
+            self.hub.idle();
+        }
+    }
+}
