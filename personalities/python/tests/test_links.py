@@ -7,11 +7,12 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import unittest
 
-from tree import WATCHDOG, environment, output, start
+from tree import RELEASE, WATCHDOG, environment, output, start
 
 import madrigal
 
@@ -68,10 +69,30 @@ class Links(unittest.TestCase):
                 with self.assertRaises(madrigal.Error) as told:
                     runtime.connect(f"{stack}/{at}", timeout=WATCHDOG)
                 self.assertIn(why, str(told.exception))
-            for address, why in (("adoc/adoc/tcp://127.0.0.1:1", "twice"), ("tls/tcp://127.0.0.1:1", "daemons")):
+            for address, why in (("adoc/adoc/tcp://127.0.0.1:1", "twice"), ("stripe(2)/tls/tcp://127.0.0.1:1", "write `tls/stripe(N)`")):
                 with self.assertRaises(madrigal.Error) as told:
                     runtime.connect(address, timeout=WATCHDOG)
                 self.assertIn(why, str(told.exception))
+
+    def test_links_are_enciphered_between_processes_with_certificates(self) -> None:
+        program = ("import sys, madrigal\n"
+                   "with madrigal.Runtime() as runtime:\n"
+                   "    acceptor = runtime.listen('tls/tcp://127.0.0.1:0')\n"
+                   "    link = runtime.connect(acceptor.address, timeout=60)\n"
+                   "    server = acceptor.accept(timeout=60)\n"
+                   "    link.write(b'secret')\n"
+                   "    print(server.read(timeout=60).decode())\n")
+        with tempfile.TemporaryDirectory() as folder:
+            variables = environment(MADRIGAL_CONFIG_DIR=folder)
+            run = {"env": variables, "capture_output": True, "text": True, "timeout": WATCHDOG}
+            without = subprocess.run([sys.executable, "-c", program], **run)
+            self.assertIn("there is no certificate of a grid", without.stderr)
+            tool = str(RELEASE / "madrigal")
+            for words in (["ca", "init", "test"], ["login", "--user", "ann"]):
+                done = subprocess.run([tool, *words], **run)
+                self.assertEqual(done.returncode, 0, done.stderr)
+            done = subprocess.run([sys.executable, "-c", program], **run)
+            self.assertEqual((done.stdout, done.stderr), ("secret\n", ""))
 
     def test_a_write_that_nobody_reads_says_how_much_was_taken(self) -> None:
         with Pair(ADDRESSES[1]) as pair:
