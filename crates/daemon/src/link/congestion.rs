@@ -5,11 +5,8 @@ use madrigal_adapters::stripe::count::Congestion;
 use rustix::net::sockopt::{set_tcp_congestion, tcp_congestion};
 
 use crate::daemon::Daemon;
-use crate::link::channel::Channel;
+use crate::link::channel::{BY_RATE, Channel};
 use crate::poll::Token;
-
-/// The congestion control of a long way without a rule.
-const BY_RATE: &str = "bbr";
 
 impl Daemon {
     /// Sets the congestion control of a connection to a host: that of a rule, or else by rate if the way is long. It stays as it is if the

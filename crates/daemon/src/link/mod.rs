@@ -252,7 +252,9 @@ impl Link {
         let stuck =
             counts.is_some_and(|counts| counts.retransmits >= STUCK_RETRANSMITS && counts.bytes_acked < YOUNG.1);
         if let Stage::Up(up) = &mut self.stage {
-            up.measured.update(counts, up.mux.shortest_round_trip());
+            if up.measured.update(now, counts, up.mux.shortest_round_trip()) {
+                self.channel.begin_rate_anew();
+            }
             let all = up.adapters.as_ref().and_then(|adapters| adapters.rate());
             up.measured.figures.rate = all.or(up.measured.figures.rate);
             if let Some(rate) = up.measured.figures.rate {
