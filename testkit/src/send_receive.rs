@@ -2,31 +2,21 @@
 //!
 //! Features (docs/features.md): I1, I2, I3, I13, L14.
 
+mod common;
+mod hostile;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
-use madrigal::endpoint::Send;
-use madrigal::ports::{
-    BULK, Change, Item, Number, Order, PortAddress, PortError, PortType, Ports, ReadMessage, ReceivePort, SendPort,
-};
-use madrigal::{Worker, time};
-use madrigal_message::worker::Options;
-use madrigal_progress::message::MessageDriver;
-use madrigal_sys::piece::Piece;
+use madrigal::ports::{BULK, Change, Item, Number, Order, PortAddress, PortError, Ports, ReadMessage, SendPort};
+use madrigal::time;
 
+use crate::Case;
 use crate::noise::Noise;
-use crate::{Case, place};
+use common::{connected, kind, message_of, nothing, soon, turning};
 
-/// What a case gets: a driver that joins workers of this process.
-pub struct Context {
-    drivers: Vec<&'static dyn MessageDriver>,
-}
-
-/// Makes the context for a driver.
-pub fn context(driver: &'static dyn MessageDriver) -> Context {
-    Context { drivers: vec![driver] }
-}
+pub use common::{Context, context};
 
 /// The suite.
 pub static CASES: &[Case<Context>] = &[
@@ -38,70 +28,11 @@ pub static CASES: &[Case<Context>] = &[
     Case { name: "many_to_many", run: many_to_many },
     Case { name: "ends_that_go_are_told", run: ends },
     Case { name: "upcalls_answer", run: upcalls },
+    Case { name: "an_upcall_may_be_replaced_and_may_panic", run: odd_upcalls },
     Case { name: "nobody_waits_beyond_a_deadline", run: deadlines },
-    Case { name: "what_is_no_message_ends_its_connection_only", run: hostile },
+    Case { name: "what_is_no_message_ends_its_connection_only", run: hostile::no_messages },
+    Case { name: "a_flood_of_calls_keeps_nobody_beyond_a_deadline", run: hostile::flood },
 ];
-
-impl Context {
-    fn worker(&self) -> Arc<Worker> {
-        Worker::open(&Options { drivers: &self.drivers, place: place(), max_spin_ns: 50_000 }).expect("opens")
-    }
-
-    fn ports(&self) -> Ports {
-        Ports::open(&self.worker()).expect("opens")
-    }
-}
-
-fn kind(text: &str) -> PortType {
-    text.parse().expect(text)
-}
-
-fn soon() -> Option<u64> {
-    Some(time::now_ns() + 20_000_000_000)
-}
-
-/// The next message, within a time.
-fn message_of(port: &ReceivePort) -> ReadMessage {
-    port.receive(soon()).expect("none is being read").expect("a message")
-}
-
-/// No message comes for a time.
-fn nothing(port: &ReceivePort, ns: u64) {
-    assert!(port.receive(Some(time::now_ns() + ns)).expect("none is being read").is_none());
-}
-
-/// A process whose thread does what is due until it is dropped.
-struct Turning<'s> {
-    stop: &'s AtomicBool,
-}
-
-impl Drop for Turning<'_> {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Release);
-    }
-}
-
-/// Turns a process's ports on another thread.
-fn turning<'s, 'e>(scope: &'s thread::Scope<'s, 'e>, ports: &Ports, stop: &'e AtomicBool) -> Turning<'e> {
-    let ports = ports.clone();
-    scope.spawn(move || {
-        while !stop.load(Ordering::Acquire) {
-            ports.turn(Some(time::now_ns() + 1_000_000));
-        }
-    });
-    Turning { stop }
-}
-
-/// Connects from another thread than the one that answers.
-fn connected(near: &Ports, to: &PortAddress, of: &str, far: &Ports) -> SendPort {
-    let stop = AtomicBool::new(false);
-    thread::scope(|scope| {
-        let _turning = turning(scope, far, &stop);
-        let mut port = near.send_port("out", &kind(of)).expect("a port");
-        port.connect(to, soon()).expect("connects");
-        port
-    })
-}
 
 fn every_item(c: &Context) {
     for order in [Order::Little, Order::Big] {
@@ -187,15 +118,12 @@ fn refused(c: &Context) {
         assert_eq!(first.connect(&into.address(), soon()), Ok(()));
         assert_eq!(first.connected(), [into.address()]);
         drop(first);
-        // It has left, so that another one may come.
-        let again = (0..200).find_map(|_| {
-            thread::sleep(std::time::Duration::from_millis(5));
-            assert!(into.changes().len() < 10);
-            let mut port = near.send_port("out", &kind("unit=metre, connection=one-to-one")).expect("a port");
-            let _ = into.connected();
-            port.connect(&into.address(), soon()).ok().map(|()| port)
+        // It leaves behind its messages, and nobody has received these.
+        let again = (0..20).find_map(|_| {
+            thread::sleep(std::time::Duration::from_millis(1));
+            ask("unit=metre, connection=one-to-one", &into.address()).ok()
         });
-        assert!(again.is_none(), "a sender that leaves does so behind its messages, which nobody has received");
+        assert!(again.is_none());
     });
 }
 
@@ -440,6 +368,61 @@ fn upcalls(c: &Context) {
     drop(questions);
 }
 
+/// One that sets another one while it runs, which panics while a send waits: the send has the panic once nothing is lent any more.
+fn odd_upcalls(c: &Context) {
+    let (near, far) = (c.ports(), c.ports());
+    let into = Arc::new(near.receive_port("in", &kind("")).expect("a port"));
+    let mut out = connected(&far, &into.address(), "", &near);
+    let sends = |out: &mut SendPort, number: u32| {
+        let mut message = out.message();
+        message.write(number);
+        out.send(&message).expect("is sent");
+        assert!(far.flush(soon()));
+    };
+    let (its, ran) = (Arc::clone(&into), Arc::new(AtomicU64::new(0)));
+    let count = Arc::clone(&ran);
+    into.on_message(move |mut message| {
+        assert_eq!(message.read(), Ok(1u32));
+        count.fetch_add(1, Ordering::Relaxed);
+        its.on_message(|_| panic!("as it is wanted"));
+    });
+    sends(&mut out, 1);
+    while ran.load(Ordering::Relaxed) == 0 {
+        near.turn(Some(0));
+    }
+    // The receiver of a long array takes it late, so that the send waits, and runs the upcall.
+    let (late, long) = (far.receive_port("late", &kind("")).expect("a port"), vec![7u64; 1 << 20]);
+    let mut reply = connected(&near, &late.address(), "", &far);
+    sends(&mut out, 2);
+    let sent = thread::scope(|scope| {
+        scope.spawn(|| {
+            thread::sleep(std::time::Duration::from_millis(50));
+            assert_eq!(message_of(&late).read_vec(), Ok(long.clone()));
+        });
+        let mut message = reply.message();
+        message.write_array(&long);
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| reply.send(&message)))
+    });
+    let told = match sent {
+        Err(payload) => payload,
+        // It was all there before the wait.
+        Ok(_) => std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            loop {
+                near.turn(soon());
+            }
+        }))
+        .expect_err("the panic"),
+    };
+    assert_eq!(told.downcast_ref::<&str>(), Some(&"as it is wanted"));
+    // It is not called again: the port is read as others are.
+    sends(&mut out, 3);
+    assert_eq!(message_of(&into).read(), Ok(3u32));
+    let text = "x".repeat((64 << 20) + 1);
+    let mut message = out.message();
+    message.write_text(&text);
+    assert!(matches!(out.send(&message), Err(PortError::TooLong(_))));
+}
+
 fn deadlines(c: &Context) {
     let (near, far) = (c.ports(), c.ports());
     let into = far.receive_port("in", &kind("")).expect("a port");
@@ -457,57 +440,4 @@ fn deadlines(c: &Context) {
         changes.extend(into.changes());
     }
     assert!(into.connected().is_empty(), "{changes:?}");
-}
-
-fn hostile(c: &Context) {
-    let (near, far) = (c.ports(), c.ports());
-    let into = far.receive_port("in", &kind("")).expect("a port");
-    let mut honest = connected(&near, &into.address(), "", &far);
-    // Its connection is the first one, the other's the second one.
-    let worker = c.worker();
-    let stranger = worker.endpoint(worker.space()).expect("opens");
-    let peer = stranger.peer(&into.address().node);
-    let mut noise = Noise::new(5);
-    let post = |tag: Option<u64>, data: Option<u64>, bytes: &[u8]| {
-        // SAFETY: injected, so that the bytes are read before the call returns.
-        #[allow(unsafe_code)]
-        let parts = [unsafe { Piece::lend(bytes.as_ptr(), bytes.len()) }];
-        let send = Send { to: peer, tag, data, parts: &parts, token: 0, inject: true, delivery: false };
-        while stranger.send(&send).is_err() {
-            far.turn(Some(0));
-            worker.progress();
-        }
-    };
-    for round in 0..300u64 {
-        let bytes: Vec<u8> = (0..noise.below(60)).map(|_| noise.next_u64() as u8).collect();
-        post(None, None, &bytes);
-        // Of the honest one's connection, of none, and of one that was asked for.
-        post(Some(1 << 62 | 1), Some(round % 4), &bytes);
-        post(Some((1 << 62) | (noise.next_u64() % 3)), None, &bytes);
-        if round % 50 == 0 {
-            let mut connect = vec![1, 1, 9, 0, 0, 0, 0];
-            for text in ["in", "stranger", ""] {
-                connect.extend((text.len() as u16).to_le_bytes());
-                connect.extend(text.as_bytes());
-            }
-            post(None, None, &connect);
-        }
-        worker.progress();
-        if let Some(mut message) = into.receive(Some(0)).expect("none is being read") {
-            assert_eq!(message.from(), "stranger");
-            while message.peek().is_ok_and(|item| item != Item::Nothing) && message.read_text().is_ok() {}
-        }
-    }
-    let mut message = honest.message();
-    message.write(77u32);
-    honest.send(&message).expect("is sent");
-    let got = loop {
-        let mut message = message_of(&into);
-        if message.from() == "out" {
-            break message.read::<u32>();
-        }
-    };
-    assert_eq!(got, Ok(77));
-    let lost: Vec<_> = into.changes().into_iter().filter(|change| matches!(change, Change::Lost { .. })).collect();
-    assert!(lost.iter().all(|change| matches!(change, Change::Lost { from, .. } if from == "stranger")), "{lost:?}");
 }

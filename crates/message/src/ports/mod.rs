@@ -15,18 +15,23 @@
 //! Nothing happens while no thread of the process calls anything here: [`Ports::turn`] does what is due. Bytes of others are judged: a
 //! message that is none ends its connection, with the reason.
 
+mod address;
 mod elements;
+mod error;
 mod hub;
 mod kinds;
 mod process;
 mod receive;
 mod send;
+mod state;
 mod wire;
 
+pub use address::{AddressError, PortAddress};
 pub use elements::{Element, Number, Order};
-pub use hub::{AddressError, Change, PortAddress, PortError};
+pub use error::PortError;
 pub use kinds::{PortType, TypeError};
 pub use process::Ports;
 pub use receive::{ReadMessage, ReceivePort};
 pub use send::{Finished, SendPort, WriteMessage};
+pub use state::Change;
 pub use wire::{BULK, Item};

@@ -4,8 +4,10 @@ use std::sync::Arc;
 
 use madrigal_sys::time;
 
+use super::address::is_name;
 use super::elements::Order;
-use super::hub::{Hub, PortError, is_name};
+use super::error::PortError;
+use super::hub::Hub;
 use super::kinds::PortType;
 use super::receive::ReceivePort;
 use super::send::SendPort;
@@ -58,5 +60,6 @@ impl Ports {
         while self.hub.handle() == 0 && deadline.is_none_or(|deadline| time::now_ns() < deadline) {
             self.hub.idle();
         }
+        self.hub.raise();
     }
 }

@@ -4,9 +4,12 @@ use std::sync::Arc;
 
 use madrigal_sys::time;
 
+use super::address::PortAddress;
 use super::elements::{Element, Number, reorder};
-use super::hub::{Arrived, Change, Found, Hub, PortAddress, PortError};
+use super::error::PortError;
+use super::hub::{Found, Hub};
 use super::kinds::PortType;
+use super::state::{Arrived, Change, ThrowAway};
 use super::wire::{Front, Item, bulk_tag};
 use crate::endpoint::{Kind, Receive, Status};
 use crate::memory::lend_mut;
@@ -23,7 +26,11 @@ pub struct ReceivePort {
 
 impl ReceivePort {
     pub(super) fn open(hub: Arc<Hub>, name: &str, kind: &PortType) -> Result<Self, PortError> {
-        let number = hub.add(name, kind, |hub, port, arrived| drop(ReadMessage::new(hub, port, arrived)))?;
+        let its = Arc::downgrade(&hub);
+        let throw_away = |port| -> ThrowAway {
+            Arc::new(move |arrived| drop(its.upgrade().map(|hub| ReadMessage::new(&hub, port, arrived))))
+        };
+        let number = hub.lock().add(name, kind, throw_away)?;
         let port = Self { hub, number, name: name.to_owned() };
         port.set_enabled(true);
         Ok(port)
@@ -51,6 +58,7 @@ impl ReceivePort {
     /// What became of connections since the last call.
     pub fn changes(&self) -> Vec<Change> {
         self.hub.handle();
+        self.hub.raise();
         let mut state = self.hub.lock();
         state.ports.get_mut(&self.number).map(|port| port.changes.drain(..).collect()).unwrap_or_default()
     }
@@ -66,24 +74,34 @@ impl ReceivePort {
                 Found::Calls => true,
                 Found::Nothing => false,
             };
-            if (calls || self.hub.tends()) && self.hub.handle() > 0 {
-                continue;
+            let handled = if calls || self.hub.tends() { self.hub.handle() } else { 0 };
+            if handled > 0 {
+                self.hub.raise();
             }
             if polls.is_multiple_of(CLOCK_POLLS) {
                 if deadline.is_some_and(|deadline| time::now_ns() >= deadline) {
                     return Ok(None);
                 }
                 self.hub.look_for_the_gone();
+                self.hub.pay();
             }
             polls = polls.wrapping_add(1);
-            self.hub.filing.endpoint().worker().idle();
+            if handled == 0 {
+                self.hub.filing.endpoint().worker().idle();
+            }
         }
     }
 
     /// From now on `read` is given each message, by a thread of this process that calls anything of [`Ports`](super::Ports): one
-    /// after the other, and no other is begun before it returns. It may send, and must not wait for a message of this port.
+    /// after the other, and no other is begun before it returns. It may send, and must not wait for a message of this port. Where it panics, it
+    /// is not called again, and the call that it ran in, or a later one, goes on with the panic.
     pub fn on_message(&self, mut read: impl FnMut(ReadMessage) + Send + 'static) {
-        let upcall = move |hub: &Arc<Hub>, port, arrived| read(ReadMessage::new(hub, port, arrived));
+        let (its, port) = (Arc::downgrade(&self.hub), self.number);
+        let upcall = move |arrived| {
+            if let Some(hub) = its.upgrade() {
+                read(ReadMessage::new(&hub, port, arrived));
+            }
+        };
         self.hub.set_upcall(self.number, Box::new(upcall));
     }
 }
@@ -161,17 +179,18 @@ impl ReadMessage {
         Ok(())
     }
 
-    /// An array, however long. Its length is the sender's word: memory is taken for what [`ReadMessage::peek`] says.
+    /// An array, however long. Its length is the sender's word ([`ReadMessage::peek`]): who does not trust that looks before.
     pub fn read_vec<T: Element>(&mut self) -> Result<Vec<T>, PortError> {
         let front = self.front()?;
         let Item::Array(_, count) = front.item else {
             return Err(mismatch(&format!("an array of {}", T::NUMBER.name()), front.item));
         };
-        let (mut values, count) = (Vec::new(), usize::try_from(count).unwrap_or(usize::MAX));
-        if values.try_reserve_exact(count).is_err() {
+        // Memory that the kernel gives as it is written to: of what does not come, none.
+        let count = usize::try_from(count).unwrap_or(usize::MAX);
+        let Ok(values) = bytemuck::allocation::try_zeroed_slice_box::<T>(count) else {
             return Err(mismatch("an array there is memory for", front.item));
-        }
-        values.resize(count, T::zeroed());
+        };
+        let mut values = values.into_vec();
         self.read_array(&mut values)?;
         Ok(values)
     }
@@ -234,7 +253,7 @@ impl ReadMessage {
         self.at = from + front.inside;
     }
 
-    /// Receives the array of an item. Whatever happens, the memory is no longer written when this returns.
+    /// Receives the array of an item, as soon as its sender gives it. Whatever happens, the memory is no longer written when this returns.
     fn receive_alone(&mut self, front: &Front, to: &mut [u8]) -> Result<(), PortError> {
         self.at += front.lead;
         let token = self.hub.filing.token();

@@ -4,10 +4,12 @@ use std::sync::Arc;
 
 use madrigal_sys::piece::Piece;
 
+use super::address::PortAddress;
 use super::elements::{Element, Number, Order, reorder};
-use super::hub::{Hub, PortAddress, PortError};
+use super::error::PortError;
+use super::hub::Hub;
 use super::kinds::PortType;
-use super::wire::{ALONE, ARRAY, BEGIN, BULK, END, TEXT, bulk_tag, message_tag};
+use super::wire::{ALONE, ARRAY, BEGIN, BULK, END, LONGEST_HEAD, TEXT, bulk_tag, message_tag};
 use crate::Endpoint;
 use crate::endpoint::{Kind, PeerId, PostError, Posted, Send, Status};
 use crate::memory::lend;
@@ -59,7 +61,9 @@ impl SendPort {
         if !self.kind.shape().to_many && !self.connections.is_empty() {
             return Err(PortError::One(self.kind.get("connection").unwrap_or_default().to_owned()));
         }
-        let (peer, connection, port) = self.hub.connect(to, &self.name, &self.kind, deadline)?;
+        let connected = self.hub.connect(to, &self.name, &self.kind, deadline);
+        self.hub.raise();
+        let (peer, connection, port) = connected?;
         self.connections.push(Outgoing { to: to.clone(), peer, connection, port });
         Ok(())
     }
@@ -93,6 +97,9 @@ impl SendPort {
     /// Sends a message to every receive port, and waits until all have its arrays of more than [`BULK`] bytes. One that is lost meanwhile is
     /// no error as long as another one is left: [`SendPort::take_lost`] names it.
     pub fn send(&mut self, message: &WriteMessage<'_>) -> Result<Finished, PortError> {
+        if message.head.len() > LONGEST_HEAD {
+            return Err(PortError::TooLong(message.head.len()));
+        }
         self.hub.handle_calls();
         if self.hub.closed() != self.closed {
             self.drop_closed();
@@ -101,7 +108,12 @@ impl SendPort {
         // Of a short message to receivers with room nothing is.
         let under_way: Vec<_> = posted.filter(|(_, posted)| posted.failed || !posted.tokens.is_empty()).collect();
         let lost = |(connection, posted): (Key, UnderWay)| (!posted.arrives(&self.hub)).then_some(connection);
+        let has_waited = !under_way.is_empty();
         let lost: Vec<Key> = under_way.into_iter().filter_map(lost).collect();
+        if has_waited {
+            // Nothing of it is lent any more.
+            self.hub.raise();
+        }
         self.drop_lost(&lost);
         if self.connections.is_empty() {
             let nobody = || PortError::NotConnected("any receive port".to_owned());
@@ -163,7 +175,7 @@ impl Outgoing {
 
     /// A receiver that is gone need not know.
     fn leave(&self, hub: &Hub) {
-        let _ = hub.leave(self.peer, self.connection, self.port);
+        hub.leave(self.peer, self.connection, self.port);
     }
 }
 
@@ -234,7 +246,7 @@ impl<'d> WriteMessage<'d> {
         reorder(self.head.get_mut(from..).unwrap_or_default(), number, self.order);
     }
 
-    /// A text, of less than 4 GiB.
+    /// A text. Texts, numbers and short arrays of a message have 64 MiB together.
     pub fn write_text(&mut self, text: &str) {
         let text = text.get(..text.floor_char_boundary(u32::MAX as usize)).unwrap_or_default();
         self.head.push(TEXT);
@@ -318,7 +330,7 @@ impl UnderWay {
     }
 
     /// Waits for all of it, whatever happens: the memory is free then. Whether the receiver has it.
-    fn arrives(self, hub: &Arc<Hub>) -> bool {
+    fn arrives(self, hub: &Hub) -> bool {
         let waited: Vec<bool> =
             self.tokens.into_iter().map(|token| hub.wait(Kind::Sent, token).status == Status::Ok).collect();
         !self.failed && waited.iter().all(|is_there| *is_there)

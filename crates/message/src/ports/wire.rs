@@ -18,6 +18,8 @@ use super::elements::{Number, Order};
 
 /// Arrays with more bytes than this travel alone, straight from the sender's memory to the receiver's.
 pub const BULK: usize = 4 << 10;
+/// The longest head of a message.
+pub(super) const LONGEST_HEAD: usize = 64 << 20;
 /// The version of this format.
 const VERSION: u8 = 1;
 

@@ -1,0 +1,114 @@
+//! Processes that send what no port sends.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use madrigal::endpoint::{PeerId, Send};
+use madrigal::ports::{Change, Item, PortAddress};
+use madrigal::{Endpoint, Worker};
+use madrigal_sys::piece::Piece;
+
+use super::common::{Context, connected, kind, message_of, nothing};
+use crate::noise::Noise;
+
+/// A process without ports, and the one that it sends to.
+struct Stranger {
+    worker: Arc<Worker>,
+    endpoint: Endpoint,
+    to: PeerId,
+}
+
+impl Stranger {
+    fn of(c: &Context, at: &PortAddress) -> Self {
+        let worker = c.worker();
+        let endpoint = worker.endpoint(worker.space()).expect("opens");
+        let to = endpoint.peer(&at.node);
+        Self { worker, endpoint, to }
+    }
+
+    /// Sends a message. False: there is no room now.
+    fn post(&self, tag: Option<u64>, data: Option<u64>, bytes: &[u8]) -> bool {
+        // SAFETY: injected, so that the bytes are read before the call returns.
+        #[allow(unsafe_code)]
+        let parts = [unsafe { Piece::lend(bytes.as_ptr(), bytes.len()) }];
+        let send = Send { to: self.to, tag, data, parts: &parts, token: 0, inject: true, delivery: false };
+        let posted = self.endpoint.send(&send).is_ok();
+        if !posted {
+            self.worker.progress();
+        }
+        posted
+    }
+}
+
+/// A call that asks for a connection to a port without a type.
+fn connect_to(port: &str) -> Vec<u8> {
+    let mut connect = vec![1, 1, 9, 0, 0, 0, 0];
+    for text in [port, "stranger", ""] {
+        connect.extend((text.len() as u16).to_le_bytes());
+        connect.extend(text.as_bytes());
+    }
+    connect
+}
+
+/// Calls come all the time, and no answer is taken: who waits for a message goes on at its deadline.
+pub(super) fn flood(c: &Context) {
+    let far = c.ports();
+    let into = far.receive_port("in", &kind("connection=one-to-one")).expect("a port");
+    let stranger = Stranger::of(c, &into.address());
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let connect = connect_to("none");
+            while !stop.load(Ordering::Acquire) {
+                stranger.post(None, None, &connect);
+            }
+        });
+        for _ in 0..20 {
+            nothing(&into, 5_000_000);
+        }
+        stop.store(true, Ordering::Release);
+    });
+}
+
+/// What is no message ends its connection only.
+pub(super) fn no_messages(c: &Context) {
+    let (near, far) = (c.ports(), c.ports());
+    let into = far.receive_port("in", &kind("")).expect("a port");
+    let mut honest = connected(&near, &into.address(), "", &far);
+    // Its connection is the first one, the other's the second one.
+    let stranger = Stranger::of(c, &into.address());
+    let mut noise = Noise::new(5);
+    let post = |tag: Option<u64>, data: Option<u64>, bytes: &[u8]| {
+        while !stranger.post(tag, data, bytes) {
+            far.turn(Some(0));
+        }
+    };
+    for round in 0..300u64 {
+        let bytes: Vec<u8> = (0..noise.below(60)).map(|_| noise.next_u64() as u8).collect();
+        post(None, None, &bytes);
+        // Of the honest one's connection, of none, and of one that was asked for.
+        post(Some(1 << 62 | 1), Some(round % 4), &bytes);
+        post(Some((1 << 62) | (noise.next_u64() % 3)), None, &bytes);
+        if round % 50 == 0 {
+            post(None, None, &connect_to("in"));
+        }
+        stranger.worker.progress();
+        if let Some(mut message) = into.receive(Some(0)).expect("none is being read") {
+            assert_eq!(message.from(), "stranger");
+            while message.peek().is_ok_and(|item| item != Item::Nothing) && message.read_text().is_ok() {}
+        }
+    }
+    let mut message = honest.message();
+    message.write(77u32);
+    honest.send(&message).expect("is sent");
+    let got = loop {
+        let mut message = message_of(&into);
+        if message.from() == "out" {
+            break message.read::<u32>();
+        }
+    };
+    assert_eq!(got, Ok(77));
+    let lost: Vec<_> = into.changes().into_iter().filter(|change| matches!(change, Change::Lost { .. })).collect();
+    assert!(lost.iter().all(|change| matches!(change, Change::Lost { from, .. } if from == "stranger")), "{lost:?}");
+}
