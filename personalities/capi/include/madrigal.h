@@ -761,7 +761,8 @@ int mdg_send_port_open(mdg_runtime runtime,
  * `timeout_ns` nanoseconds (MDG_FOREVER: until it answers, or is gone). A port sends to all that it is connected to.
  *
  * Returns 0, or MDG_EREFUSED (the text says why: the key in which the types differ, no such port, it has its one connection),
- * MDG_ETIMEDOUT, MDG_ELOST, MDG_EBUSY (the type allows one connection), MDG_EADDRESS, MDG_EINVAL, MDG_EHANDLE, MDG_ETYPE, MDG_EFORKED.
+ * MDG_ETIMEDOUT, MDG_ELOST, MDG_EBUSY (the type allows one connection), MDG_ECLOSED (the runtime was closed), MDG_EADDRESS, MDG_EINVAL,
+ * MDG_EHANDLE, MDG_ETYPE, MDG_EFORKED.
  */
 int mdg_port_connect(mdg_send_port port,
                      const char *to,
@@ -776,9 +777,11 @@ int mdg_port_disconnect(mdg_send_port port, const char *to);
 
 /**
  * Copies what became of a port's connections since the last call to `buf`, as a JSON array that ends with a nul, cut to `len` bytes: of a
- * receive port "connected", "left" and "lost", of a send port "lost", each with the other port and, of one lost, why. Does not block.
+ * receive port "connected", "left" and "lost", of a send port "lost", each with the other port and, of one lost, why. Where they do not fit
+ * they are told again by the next call. Does not block.
  *
- * Returns the text's length without the nul, or MDG_EINVAL (`buf` is NULL and `len` is not 0), MDG_EHANDLE, MDG_ETYPE, MDG_EFORKED.
+ * Returns the text's length without the nul, or MDG_EBUSY (another thread is sending by the port, or connecting it), MDG_EINVAL (`buf` is
+ * NULL and `len` is not 0), MDG_EHANDLE, MDG_ETYPE, MDG_EFORKED.
  */
 int64_t mdg_port_changes(mdg_handle port,
                          char *buf,
@@ -836,7 +839,7 @@ int mdg_put_end(mdg_message message);
  * its arrays of more than 4 KiB, and where a receiver has no room: as mdg_end_packing().
  *
  * Returns to how many receive ports it went, or MDG_EGONE (the port has no connection), MDG_ELOST or MDG_EREFUSED (the last one it had is
- * lost, and why), MDG_EBUSY, MDG_EHANDLE, MDG_ETYPE, MDG_EFORKED.
+ * lost, and why), MDG_ETOOLONG (more than 64 MiB of numbers, texts and short arrays), MDG_EBUSY, MDG_EHANDLE, MDG_ETYPE, MDG_EFORKED.
  */
 int mdg_port_send(mdg_send_port port,
                   mdg_message message);
@@ -846,7 +849,7 @@ int mdg_port_send(mdg_send_port port,
  * into *incoming. Messages of one send port come in the order in which they were sent. One message of a port at a time: until it is ended
  * (mdg_incoming_end(), mdg_close()) there is no other.
  *
- * Returns 0, or MDG_ETIMEDOUT, MDG_EBUSY (one is being read), MDG_ECLOSED (the runtime was closed), MDG_EINVAL, MDG_EHANDLE, MDG_ETYPE,
+ * Returns 0, or MDG_ETIMEDOUT, MDG_EBUSY (one is being read), MDG_ECLOSED (the port or the runtime was closed), MDG_EINVAL, MDG_EHANDLE, MDG_ETYPE,
  * MDG_EFULL, MDG_EFORKED.
  */
 int mdg_port_receive(mdg_receive_port port,

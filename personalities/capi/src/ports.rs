@@ -1,13 +1,12 @@
 //! Send ports and receive ports, and their messages, as several threads use them.
 
-use core::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use madrigal::ports::{
     Change, Finished, PortAddress, PortError, PortType, ReadMessage, ReceivePort as ApiReceivePort,
     SendPort as ApiSendPort, WriteMessage,
 };
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::codes::*;
 use crate::failure::Failure;
@@ -21,13 +20,16 @@ const AT_ONCE_NS: u64 = 50_000_000;
 pub(crate) struct ReceivePort {
     pub(crate) runtime: Arc<Runtime>,
     pub(crate) api: ApiReceivePort,
-    closed: AtomicBool,
+    /// Changes that were not told yet.
+    untold: Mutex<Vec<Value>>,
 }
 
 /// A port that sends, by one thread at a time.
 pub(crate) struct SendPort {
     pub(crate) runtime: Arc<Runtime>,
     api: Mutex<ApiSendPort>,
+    /// Changes that were not told yet.
+    untold: Mutex<Vec<Value>>,
 }
 
 /// A message that is written, by one thread at a time; `None` once it is closed. Arrays that were lent stay until then.
@@ -46,49 +48,33 @@ pub(crate) struct Incoming {
 impl ReceivePort {
     pub(crate) fn open(runtime: &Arc<Runtime>, name: &str, kind: &str) -> Result<Self, Failure> {
         let api = runtime.ports()?.receive_port(name, &kind_of(kind)?)?;
-        Ok(Self { runtime: Arc::clone(runtime), api, closed: AtomicBool::new(false) })
-    }
-
-    /// The threads that wait for a message return.
-    pub(crate) fn close(&self) {
-        self.closed.store(true, Ordering::Release);
+        Ok(Self { runtime: Arc::clone(runtime), api, untold: Mutex::default() })
     }
 
     /// Waits for a message; an error if none came in time.
     pub(crate) fn receive(&self, timeout_ns: i64) -> Result<Incoming, Failure> {
-        let deadline = deadline(timeout_ns);
-        loop {
-            let at_once = madrigal::time::now_ns().saturating_add(AT_ONCE_NS);
-            let message = self.api.receive(Some(deadline.map_or(at_once, |deadline| deadline.min(at_once))))?;
-            if let Some(message) = message {
-                let (runtime, from) = (Arc::clone(&self.runtime), message.from().to_owned());
-                return Ok(Incoming { runtime, from, message: Mutex::new(Some(message)) });
-            }
-            if self.closed.load(Ordering::Acquire) || self.runtime.is_shut() {
-                return Err(Failure::new(MDG_ECLOSED, "the receive port is closed"));
-            }
-            if deadline.is_some_and(|deadline| madrigal::time::now_ns() >= deadline) {
-                return Err(Failure::new(MDG_ETIMEDOUT, "no message came in time"));
-            }
-        }
+        let message = self.api.receive(deadline(timeout_ns))?;
+        let message = message.ok_or_else(|| Failure::new(MDG_ETIMEDOUT, "no message came in time"))?;
+        let (runtime, from) = (Arc::clone(&self.runtime), message.from().to_owned());
+        Ok(Incoming { runtime, from, message: Mutex::new(Some(message)) })
     }
 
-    /// What became of its connections since the last call, as JSON.
-    pub(crate) fn changes(&self) -> Vec<serde_json::Value> {
-        let told = |change| match change {
+    /// Tells what became of its connections since it was told last, as JSON; see [`tell_changes`].
+    pub(crate) fn changes(&self, tell: impl FnOnce(&str) -> Result<bool, Failure>) -> Result<(), Failure> {
+        let as_json = |change| match change {
             Change::Connected { from } => json!({"change": "connected", "port": from}),
             Change::Left { from } => json!({"change": "left", "port": from}),
             Change::Lost { from, why } => json!({"change": "lost", "port": from, "why": why}),
             _ => json!({"change": "unknown"}),
         };
-        self.api.changes().into_iter().map(told).collect()
+        tell_changes(&self.untold, self.api.changes().into_iter().map(as_json), tell)
     }
 }
 
 impl SendPort {
     pub(crate) fn open(runtime: &Arc<Runtime>, name: &str, kind: &str) -> Result<Self, Failure> {
         let api = runtime.ports()?.send_port(name, &kind_of(kind)?)?;
-        Ok(Self { runtime: Arc::clone(runtime), api: Mutex::new(api) })
+        Ok(Self { runtime: Arc::clone(runtime), api: Mutex::new(api), untold: Mutex::default() })
     }
 
     pub(crate) fn connect(&self, to: &str, timeout_ns: i64) -> Result<(), Failure> {
@@ -99,9 +85,9 @@ impl SendPort {
         Ok(lock(&self.api).disconnect(&address(to)?)?)
     }
 
-    pub(crate) fn message(&self) -> Written {
-        let message = lock(&self.api).message();
-        Written { runtime: Arc::clone(&self.runtime), message: Mutex::new(Some(message)) }
+    pub(crate) fn message(&self) -> Result<Written, Failure> {
+        let message = Mutex::new(Some(self.runtime.ports()?.message()));
+        Ok(Written { runtime: Arc::clone(&self.runtime), message })
     }
 
     pub(crate) fn send(&self, written: &Written) -> Result<Finished, Failure> {
@@ -126,16 +112,32 @@ impl SendPort {
         }
     }
 
-    /// The addresses of the receive ports that it is connected to.
-    pub(crate) fn connected(&self) -> Vec<String> {
-        lock(&self.api).connected().iter().map(ToString::to_string).collect()
+    /// The addresses of the receive ports that it is connected to; nothing is known while another thread uses it.
+    pub(crate) fn connected(&self) -> Option<Vec<String>> {
+        let mut api = lock_or_busy(&self.api, "this port").ok()?;
+        Some(api.connected().iter().map(ToString::to_string).collect())
     }
 
-    /// Receive ports that were lost since the last call, as JSON.
-    pub(crate) fn changes(&self) -> Vec<serde_json::Value> {
-        let told = |(port, why): (PortAddress, PortError)| json!({"change": "lost", "port": port.to_string(), "why": why.to_string()});
-        lock(&self.api).take_lost().into_iter().map(told).collect()
+    /// Tells which receive ports were lost since it was told last, as JSON; see [`tell_changes`]. An error while another thread uses it.
+    pub(crate) fn changes(&self, tell: impl FnOnce(&str) -> Result<bool, Failure>) -> Result<(), Failure> {
+        let as_json = |(port, why): (PortAddress, PortError)| json!({"change": "lost", "port": port.to_string(), "why": why.to_string()});
+        let lost = lock_or_busy(&self.api, "this port")?.take_lost();
+        tell_changes(&self.untold, lost.into_iter().map(as_json), tell)
     }
+}
+
+/// Tells changes, those that were not told before first. Those that `tell` had no room for are told again.
+fn tell_changes(
+    untold: &Mutex<Vec<Value>>,
+    new: impl Iterator<Item = Value>,
+    tell: impl FnOnce(&str) -> Result<bool, Failure>,
+) -> Result<(), Failure> {
+    let mut untold = lock(untold);
+    untold.extend(new);
+    if tell(&Value::from(untold.clone()).to_string())? {
+        untold.clear();
+    }
+    Ok(())
 }
 
 impl Written {
@@ -185,6 +187,8 @@ impl From<PortError> for Failure {
             PortError::Lost { .. } => MDG_ELOST,
             PortError::One(_) | PortError::Busy => MDG_EBUSY,
             PortError::NotConnected(_) => MDG_EGONE,
+            PortError::Closed => MDG_ECLOSED,
+            PortError::TooLong(_) => MDG_ETOOLONG,
             PortError::Mismatch { .. } => MDG_EMISMATCH,
             PortError::Corrupt(_) => MDG_ECORRUPT,
             _ => MDG_EINTERNAL,

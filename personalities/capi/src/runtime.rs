@@ -67,6 +67,9 @@ impl Runtime {
     /// From now on nothing is opened from it.
     pub(crate) fn shut(&self) {
         self.closed.store(true, Ordering::SeqCst);
+        if let Some(ports) = &*lock(&self.ports) {
+            ports.close();
+        }
     }
 
     pub(crate) fn is_shut(&self) -> bool {

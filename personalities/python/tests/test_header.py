@@ -7,7 +7,7 @@ import unittest
 
 from tree import ROOT
 
-from madrigal import _library, _waiting, circuit, errors
+from madrigal import _library, _message, _waiting, circuit, errors
 
 HEADER = (ROOT / "personalities" / "capi" / "include" / "madrigal.h").read_text()
 CODES = {name: int(code) for name, code in re.findall(r"^#define MDG_(\w+) (-?\d+)$", HEADER, re.MULTILINE)}
@@ -22,7 +22,7 @@ class Header(unittest.TestCase):
 
     def test_numbers(self) -> None:
         here = {"ETIMEDOUT": _waiting.TIMED_OUT, "FOREVER": _library.FOREVER, "ADDRESS": circuit.ADDRESS, "ANY": circuit.ANY,
-                "TAGS": circuit._TAGS, "EBUSY": circuit._BUSY, "SAFER": circuit._SAFER, "CHEAPER": circuit._CHEAPER, "EXPRESS": circuit._EXPRESS}
+                "TAGS": circuit._TAGS, "EBUSY": _message._BUSY, "SAFER": circuit._SAFER, "CHEAPER": circuit._CHEAPER, "EXPRESS": circuit._EXPRESS}
         self.assertEqual({name: CODES[name] for name in here}, here)
 
     def test_functions(self) -> None:

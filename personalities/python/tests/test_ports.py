@@ -97,6 +97,15 @@ class Ports(unittest.TestCase):
         self.assertEqual(port.receive(timeout=WATCHDOG).take(), 2)
         self.assertEqual([change["change"] for change in port.changes()], ["connected"])
 
+    def test_an_array_of_much_is_taken_if_it_is_wanted(self) -> None:
+        port, out = madrigal.ReceivePort(self.runtime, "own"), madrigal.SendPort(self.runtime, "out")
+        out.connect(port.address, timeout=WATCHDOG)
+        out.send(array.array("B", bytes(1000)))
+        with port.receive(timeout=WATCHDOG) as message:
+            with self.assertRaises(ValueError):
+                message.take(most=999)
+            self.assertEqual(len(message.take(most=1000)), 1000)
+
     def test_kinds_are_those_of_the_header(self) -> None:
         header = (ROOT / "personalities" / "capi" / "include" / "madrigal.h").read_text()
         for name, code in (("INT8", 1), ("UINT8", 2), ("INT64", ports._INT64), ("FLOAT64", ports._FLOAT64), ("ITEM_ARRAY", ports._ARRAY),

@@ -269,12 +269,8 @@ impl Group {
     }
 
     fn post_when_room(&self, to: usize, number: u64, piece: Piece, token: u64) -> Result<Posted, PostError> {
-        loop {
-            match self.post(to, Some(number), &[piece], token) {
-                Err(PostError::Again) => self.wait_for_room(to),
-                posted => return posted,
-            }
-        }
+        let peer = *self.members.ranks.get(to).ok_or(PostError::Invalid)?;
+        self.filing.post_when_room(peer, || self.post(to, Some(number), &[piece], token))
     }
 
     fn post(&self, to: usize, tag: Option<u64>, parts: &[Piece], token: u64) -> Result<Posted, PostError> {

@@ -45,6 +45,9 @@ pub enum PortError {
         "{0} bytes of numbers, texts and short arrays, and a message has at most {LONGEST_HEAD}: write long arrays, or several messages"
     )]
     TooLong(usize),
+    /// It was closed here, by another thread.
+    #[error("the port is closed")]
+    Closed,
     /// A message of the port is being read.
     #[error("a message of this port is being read: finish it first")]
     Busy,

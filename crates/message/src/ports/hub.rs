@@ -2,7 +2,7 @@
 
 use core::any::Any;
 use core::panic::AssertUnwindSafe;
-use core::sync::atomic::{AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::collections::VecDeque;
 use std::panic::{catch_unwind, resume_unwind};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -33,6 +33,8 @@ pub(super) struct Hub {
     tended: AtomicUsize,
     /// How many connections of send ports were closed by their receivers.
     closed: AtomicUsize,
+    /// Nobody waits for a message or an answer any more.
+    is_shut: AtomicBool,
     state: Mutex<State>,
     /// What there was no room for, in order.
     owed: Mutex<VecDeque<Owed>>,
@@ -60,7 +62,16 @@ impl Hub {
     pub(super) fn new(filing: Filing, order: Order) -> Self {
         let (tended, closed) = (AtomicUsize::new(0), AtomicUsize::new(0));
         let (state, owed, panicked) = (Mutex::default(), Mutex::default(), Mutex::default());
-        Self { filing, order, tended, closed, state, owed, panicked }
+        Self { filing, order, tended, closed, is_shut: AtomicBool::new(false), state, owed, panicked }
+    }
+
+    /// Threads that wait for messages or answers return.
+    pub(super) fn shut(&self) {
+        self.is_shut.store(true, Ordering::Release);
+    }
+
+    pub(super) fn is_shut(&self) -> bool {
+        self.is_shut.load(Ordering::Acquire)
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
@@ -281,6 +292,9 @@ impl Hub {
             if self.filing.endpoint().why(peer).is_some() {
                 return Err(self.lost(peer, to));
             }
+            if self.is_shut() {
+                return Err(PortError::Closed);
+            }
             if deadline.is_some_and(|deadline| time::now_ns() >= deadline) {
                 return Err(PortError::TimedOut(to.to_owned()));
             }
@@ -431,7 +445,7 @@ impl Hub {
     /// A receive port takes nothing more: its senders are told, and what they have sent is thrown away until they have left.
     pub(super) fn close(&self, number: u32) {
         let mut state = self.lock();
-        let Some(port) = state.ports.get_mut(&number) else { return };
+        let Some(port) = state.ports.get_mut(&number).filter(|port| port.name.is_some()) else { return };
         port.name = None;
         let upcall = port.upcall.take();
         if !port.has_upcall {

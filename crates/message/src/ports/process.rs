@@ -10,7 +10,7 @@ use super::error::PortError;
 use super::hub::Hub;
 use super::kinds::PortType;
 use super::receive::ReceivePort;
-use super::send::SendPort;
+use super::send::{SendPort, WriteMessage};
 use crate::Worker;
 use crate::filing::Filing;
 use crate::worker::OpenError;
@@ -49,10 +49,20 @@ impl Ports {
         Ok(SendPort::new(Arc::clone(&self.hub), name, kind))
     }
 
+    /// A new message, empty, for any send port.
+    pub fn message<'d>(&self) -> WriteMessage<'d> {
+        WriteMessage::new(self.hub.order)
+    }
+
     /// Waits until whatever was sent by any port has left this process, or is given up because its receiver is gone. What was sent may wait
     /// for a path or for room, and leaves while a thread calls anything here. False: `deadline` (nanoseconds of the monotonic clock) passed.
     pub fn flush(&self, deadline: Option<u64>) -> bool {
         self.hub.filing.endpoint().worker().flush(deadline)
+    }
+
+    /// Threads that wait for a message or an answer return with [`PortError::Closed`], now and from now on.
+    pub fn close(&self) {
+        self.hub.shut();
     }
 
     /// Does what is due: answers of others, upcalls. Waits for something to do until `deadline` (nanoseconds of the monotonic clock).

@@ -65,7 +65,7 @@ impl ReceivePort {
 
     /// The next message, of any send port; those of one send port come in the order in which they were sent. Waits until `deadline`
     /// (nanoseconds of the monotonic clock; 0: only looks); `None`: nothing came. One message at a time is read: while one is,
-    /// [`PortError::Busy`].
+    /// [`PortError::Busy`]. [`PortError::Closed`]: another thread has closed it, or all ports.
     pub fn receive(&self, deadline: Option<u64>) -> Result<Option<ReadMessage>, PortError> {
         let mut polls = 0u32;
         loop {
@@ -79,6 +79,9 @@ impl ReceivePort {
                 self.hub.raise();
             }
             if polls.is_multiple_of(CLOCK_POLLS) {
+                if self.is_closed() {
+                    return Err(PortError::Closed);
+                }
                 if deadline.is_some_and(|deadline| time::now_ns() >= deadline) {
                     return Ok(None);
                 }
@@ -90,6 +93,15 @@ impl ReceivePort {
                 self.hub.filing.endpoint().worker().idle();
             }
         }
+    }
+
+    /// Closes it, as dropping it does: its senders are told, and what they have sent is thrown away. More than once is nothing.
+    pub fn close(&self) {
+        self.hub.close(self.number);
+    }
+
+    fn is_closed(&self) -> bool {
+        self.hub.is_shut() || self.hub.lock().ports.get(&self.number).is_none_or(|port| port.name.is_none())
     }
 
     /// From now on `read` is given each message, by a thread of this process that calls anything of [`Ports`](super::Ports): one
@@ -108,7 +120,7 @@ impl ReceivePort {
 
 impl Drop for ReceivePort {
     fn drop(&mut self) {
-        self.hub.close(self.number);
+        self.close();
     }
 }
 

@@ -91,7 +91,7 @@ impl SendPort {
 
     /// A new message, empty.
     pub fn message<'d>(&self) -> WriteMessage<'d> {
-        WriteMessage { order: self.hub.order, head: Vec::with_capacity(FEW), alone: Vec::new() }
+        WriteMessage::new(self.hub.order)
     }
 
     /// Sends a message to every receive port, and waits until all have its arrays of more than [`BULK`] bytes. One that is lost meanwhile is
@@ -193,6 +193,10 @@ enum Alone<'d> {
 }
 
 impl<'d> WriteMessage<'d> {
+    pub(super) fn new(order: Order) -> Self {
+        Self { order, head: Vec::with_capacity(FEW), alone: Vec::new() }
+    }
+
     /// A number.
     pub fn write<T: Element>(&mut self, value: T) {
         self.write_number(T::NUMBER, bytemuck::bytes_of(&value));

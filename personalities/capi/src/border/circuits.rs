@@ -194,9 +194,11 @@ pub extern "C" fn mdg_end_packing(packing: mdg_packing) -> c_int {
 pub extern "C" fn mdg_flush(of: mdg_handle, timeout_ns: i64) -> c_int {
     status(|| {
         let timeout_ns = time(timeout_ns)?;
-        match with(of, Lane::Main, |port: &SendPort| port.flush(timeout_ns)) {
-            Err(failure) if failure.code == MDG_ETYPE => circuit_of(of)?.flush(timeout_ns)?,
-            flushed => flushed?,
+        match circuit_of(of) {
+            Err(failure) if failure.code == MDG_ETYPE => {
+                with(of, Lane::Main, |port: &SendPort| port.flush(timeout_ns))?;
+            }
+            circuit => circuit?.flush(timeout_ns)?,
         }
         Ok(MDG_OK)
     })

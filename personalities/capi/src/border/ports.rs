@@ -109,7 +109,8 @@ pub unsafe extern "C" fn mdg_send_port_open(
 /// `timeout_ns` nanoseconds (MDG_FOREVER: until it answers, or is gone). A port sends to all that it is connected to.
 ///
 /// Returns 0, or MDG_EREFUSED (the text says why: the key in which the types differ, no such port, it has its one connection),
-/// MDG_ETIMEDOUT, MDG_ELOST, MDG_EBUSY (the type allows one connection), MDG_EADDRESS, MDG_EINVAL, MDG_EHANDLE, MDG_ETYPE, MDG_EFORKED.
+/// MDG_ETIMEDOUT, MDG_ELOST, MDG_EBUSY (the type allows one connection), MDG_ECLOSED (the runtime was closed), MDG_EADDRESS, MDG_EINVAL,
+/// MDG_EHANDLE, MDG_ETYPE, MDG_EFORKED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mdg_port_connect(port: mdg_send_port, to: *const c_char, timeout_ns: i64) -> c_int {
     status(|| {
@@ -134,22 +135,27 @@ pub unsafe extern "C" fn mdg_port_disconnect(port: mdg_send_port, to: *const c_c
 }
 
 /// Copies what became of a port's connections since the last call to `buf`, as a JSON array that ends with a nul, cut to `len` bytes: of a
-/// receive port "connected", "left" and "lost", of a send port "lost", each with the other port and, of one lost, why. Does not block.
+/// receive port "connected", "left" and "lost", of a send port "lost", each with the other port and, of one lost, why. Where they do not fit
+/// they are told again by the next call. Does not block.
 ///
-/// Returns the text's length without the nul, or MDG_EINVAL (`buf` is NULL and `len` is not 0), MDG_EHANDLE, MDG_ETYPE, MDG_EFORKED.
+/// Returns the text's length without the nul, or MDG_EBUSY (another thread is sending by the port, or connecting it), MDG_EINVAL (`buf` is
+/// NULL and `len` is not 0), MDG_EHANDLE, MDG_ETYPE, MDG_EFORKED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mdg_port_changes(port: mdg_handle, buf: *mut c_char, len: usize) -> i64 {
     count(|| {
-        let sends = with(port, Lane::Main, |port: &SendPort| Ok(port.changes()));
-        let changes = match sends {
-            Err(failure) if failure.code == MDG_ETYPE => {
-                with(port, Lane::Main, |port: &ReceivePort| Ok(port.changes()))?
-            }
-            sends => sends?,
+        let mut length = 0;
+        let mut tell = |told: &str| {
+            // SAFETY: the program vouches for its buffer.
+            length = unsafe { give_text(buf, len, told) }?;
+            Ok(told.len() < len)
         };
-        let told = serde_json::Value::from(changes).to_string();
-        // SAFETY: the program vouches for its buffer.
-        unsafe { give_text(buf, len, &told) }
+        match with(port, Lane::Main, |port: &SendPort| port.changes(&mut tell)) {
+            Err(failure) if failure.code == MDG_ETYPE => {
+                with(port, Lane::Main, |port: &ReceivePort| port.changes(&mut tell))?;
+            }
+            told => told?,
+        }
+        Ok(length)
     })
 }
 
@@ -158,7 +164,7 @@ pub unsafe extern "C" fn mdg_port_changes(port: mdg_handle, buf: *mut c_char, le
 /// Returns 0, or MDG_EINVAL, MDG_EHANDLE, MDG_ETYPE, MDG_EFULL, MDG_EFORKED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mdg_message_new(port: mdg_send_port, message: *mut mdg_message) -> c_int {
-    let make = || with(port, Lane::Main, |port: &SendPort| Ok(Object::Written(Box::new(port.message()))));
+    let make = || with(port, Lane::Main, |port: &SendPort| Ok(Object::Written(Box::new(port.message()?))));
     // SAFETY: the program vouches for its pointers.
     status(|| unsafe { opened::<Written>(message, "`message`", make) }.map(|_| MDG_OK))
 }
@@ -241,7 +247,7 @@ fn written(message: mdg_message, write: impl FnOnce(&mut WriteMessage<'static>))
 /// its arrays of more than 4 KiB, and where a receiver has no room: as mdg_end_packing().
 ///
 /// Returns to how many receive ports it went, or MDG_EGONE (the port has no connection), MDG_ELOST or MDG_EREFUSED (the last one it had is
-/// lost, and why), MDG_EBUSY, MDG_EHANDLE, MDG_ETYPE, MDG_EFORKED.
+/// lost, and why), MDG_ETOOLONG (more than 64 MiB of numbers, texts and short arrays), MDG_EBUSY, MDG_EHANDLE, MDG_ETYPE, MDG_EFORKED.
 #[unsafe(no_mangle)]
 pub extern "C" fn mdg_port_send(port: mdg_send_port, message: mdg_message) -> c_int {
     status(|| {
@@ -256,7 +262,7 @@ pub extern "C" fn mdg_port_send(port: mdg_send_port, message: mdg_message) -> c_
 /// into *incoming. Messages of one send port come in the order in which they were sent. One message of a port at a time: until it is ended
 /// (mdg_incoming_end(), mdg_close()) there is no other.
 ///
-/// Returns 0, or MDG_ETIMEDOUT, MDG_EBUSY (one is being read), MDG_ECLOSED (the runtime was closed), MDG_EINVAL, MDG_EHANDLE, MDG_ETYPE,
+/// Returns 0, or MDG_ETIMEDOUT, MDG_EBUSY (one is being read), MDG_ECLOSED (the port or the runtime was closed), MDG_EINVAL, MDG_EHANDLE, MDG_ETYPE,
 /// MDG_EFULL, MDG_EFORKED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mdg_port_receive(

@@ -105,7 +105,7 @@ fn end(object: &Object) {
         }
         Object::Timer(_, timer) => timer.end(),
         Object::Circuit(circuit) => circuit.close(),
-        Object::ReceivePort(port) => port.close(),
+        Object::ReceivePort(port) => port.api.close(),
         Object::Op(_) | Object::Packing(_) | Object::Unpacking(_) | Object::Runtime(_) => {}
         Object::SendPort(_) | Object::Written(_) | Object::Incoming(_) => {}
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Callable, Iterator, Optional
 
-from ._library import FOREVER
+from ._library import FOREVER, opened
 from .errors import failed
 
 # Nanoseconds of one wait in the library.
@@ -47,6 +47,17 @@ def patiently(call: Callable[[int], int], seconds: Optional[float]) -> int:
         code = call(wait)
         if code >= 0:
             return code
+        if code != TIMED_OUT or last:
+            failed(code)
+    raise AssertionError("slices end with a last one")
+
+
+def opened_patiently(function: Callable[..., int], of: int, arguments: tuple[object, ...], seconds: Optional[float]) -> int:
+    """The handle that a call puts into its last argument, behind a time, once that has not passed."""
+    for wait, last in slices(seconds):
+        code, handle = opened(function, of, *arguments, wait)
+        if code == 0:
+            return handle
         if code != TIMED_OUT or last:
             failed(code)
     raise AssertionError("slices end with a last one")

@@ -16,13 +16,13 @@ from __future__ import annotations
 import ctypes
 from ctypes import byref, c_int, c_uint64
 from types import TracebackType
-from typing import Callable, Optional, Sequence, Union
+from typing import Optional, Sequence
 
 from ._handle import Handle, done, made
-from ._library import lib, opened
-from ._memory import Bytes, Lent, Whole, lent
-from ._waiting import TIMED_OUT, patiently, slices
-from .errors import failed
+from ._library import lib
+from ._memory import Bytes, Lent, lent
+from ._message import Borrowing
+from ._waiting import opened_patiently, patiently
 from .runtime import Runtime
 
 # Bytes of a node's address.
@@ -32,7 +32,6 @@ ANY = -1
 ANY_TAG = (1 << 64) - 1
 
 _TAGS = 1
-_BUSY = -9
 _SAFER, _CHEAPER, _EXPRESS = 0, 2, 3
 
 
@@ -80,43 +79,10 @@ class Circuit(Handle):
     def receive(self, sender: int = ANY, tag: int = 0, ignore: int = ANY_TAG, timeout: Optional[float] = None) -> "Unpacking":
         """Waits for a message of a node, or of ANY, whose tag equals `tag` but for the bits of `ignore` (by default any); the one that came
         first of those that fit. TimedOut; Lost if that node is gone; Closed if another thread closes the Circuit."""
-        for wait, last in slices(timeout):
-            code, handle = opened(lib.mdg_begin_unpacking, self._handle, sender, tag, ignore, wait)
-            if code == 0:
-                return Unpacking(handle, self)
-            if code != TIMED_OUT or last:
-                failed(code)
-        raise AssertionError("slices end with a last one")
+        return Unpacking(opened_patiently(lib.mdg_begin_unpacking, self._handle, (sender, tag, ignore), timeout), self)
 
 
-class _Message(Handle):
-    """A message that is packed or taken apart, with the memory that it has borrowed until it ends."""
-
-    __slots__ = ("_lent",)
-
-    def __init__(self, handle: int, of: Circuit) -> None:
-        super().__init__(handle, of)
-        self._lent: list[Union[Lent, Whole]] = []
-
-    def _finish(self, function: Callable[[int], int]) -> None:
-        """Ends it by this call. While another thread is inside, the library has the memory: Busy, and nothing has ended."""
-        handle, self._handle = self._handle, 0
-        code = function(handle)
-        if code == _BUSY:
-            self._handle = handle
-            failed(code)
-        for memory in self._lent:
-            memory.release()
-        self._lent.clear()
-        done(code)
-
-    def close(self) -> None:
-        """Sends nothing, or throws the rest away. Busy while another thread takes a piece of it."""
-        if self._handle:
-            self._finish(lib.mdg_close)
-
-
-class Packing(_Message):
+class Packing(Borrowing):
     """A message that is being packed."""
 
     __slots__ = ("_circuit",)
@@ -146,7 +112,7 @@ class Packing(_Message):
         self.close()
 
 
-class Unpacking(_Message):
+class Unpacking(Borrowing):
     """A message that is being taken apart: at the end of the `with` whatever was taken is there."""
 
     __slots__ = ("sender", "tag")

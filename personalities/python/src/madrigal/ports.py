@@ -23,9 +23,10 @@ from types import TracebackType
 from typing import Any, Optional, Union
 
 from ._handle import Handle, address_of, done, made
-from ._library import lib, opened, text
+from ._library import lib, text
 from ._memory import Bytes, Lent
-from ._waiting import TIMED_OUT, patiently, slices
+from ._message import Borrowing
+from ._waiting import opened_patiently, patiently
 from .errors import failed
 from .runtime import Runtime
 
@@ -66,13 +67,7 @@ class ReceivePort(Handle):
 
     def receive(self, timeout: Optional[float] = None) -> "Incoming":
         """Waits for a message of any send port; those of one send port come in order. TimedOut; Busy while one is being read."""
-        for wait, last in slices(timeout):
-            code, handle = opened(lib.mdg_port_receive, self._handle, wait)
-            if code == 0:
-                return Incoming(handle, self)
-            if code != TIMED_OUT or last:
-                failed(code)
-        raise AssertionError("slices end with a last one")
+        return Incoming(opened_patiently(lib.mdg_port_receive, self._handle, (), timeout), self)
 
     def changes(self) -> list[dict[str, str]]:
         """What became of connections since the last call: "change" is "connected", "left" or "lost", "port" the send port's name, and of
@@ -118,14 +113,13 @@ class SendPort(Handle):
         return _changes(self._handle)
 
 
-class Message(Handle):
+class Message(Borrowing):
     """A message that is written."""
 
-    __slots__ = ("_lent", "_port")
+    __slots__ = ("_port",)
 
     def __init__(self, handle: int, of: SendPort) -> None:
         super().__init__(handle, of)
-        self._lent: list[Lent] = []
         self._port = of
 
     def put(self, item: Any, copy: bool = False) -> None:
@@ -166,13 +160,6 @@ class Message(Handle):
         """Sends it; it may be sent again. Returns to how many receive ports it went."""
         return done(lib.mdg_port_send(self._port._handle, self._handle))
 
-    def close(self) -> None:
-        """Its memory is its owners' again."""
-        super().close()
-        for memory in self._lent:
-            memory.release()
-        self._lent.clear()
-
 
 class Incoming(Handle):
     """A message that is read, item by item. What is not read by the end of the `with` is thrown away."""
@@ -183,9 +170,9 @@ class Incoming(Handle):
         super().__init__(handle, of)
         self.sender = text(lib.mdg_incoming_from, handle)[1]
 
-    def take(self) -> Optional[Value]:
+    def take(self, most: int = 1 << 30) -> Optional[Value]:
         """The next item: an int, a float, a text, or an array.array of numbers; None at the end. The beginning and the end of a record are
-        passed over."""
+        passed over. An array that the sender says has more than `most` bytes is a ValueError, and stays: memory is taken for its word."""
         while True:
             item, kind, count = self._next()
             if item not in (_BEGIN, _END):
@@ -200,6 +187,8 @@ class Incoming(Handle):
             done(lib.mdg_get_text(self._handle, room, count + 1))
             return room.raw[:count].decode()
         if item == _ARRAY:
+            if count * ctypes.sizeof(_CTYPES[kind]) > most:
+                raise ValueError(f"an array of {count * ctypes.sizeof(_CTYPES[kind])} bytes, and {most} are taken at most")
             values = array.array(_LETTERS[kind], bytes(count * ctypes.sizeof(_CTYPES[kind])))
             if count:
                 self.take_into(values)
@@ -224,8 +213,7 @@ class Incoming(Handle):
 
 
 def _changes(handle: int) -> list[dict[str, str]]:
-    # Each is told once: so the room is enough for the most that there are.
-    room = ctypes.create_string_buffer(1 << 20)
-    done(lib.mdg_port_changes(handle, room, len(room)))
-    changes: list[dict[str, str]] = json.loads(room.value)
+    # Those that do not fit are told again, where there is more room.
+    code, told = text(lib.mdg_port_changes, handle)
+    changes: list[dict[str, str]] = json.loads(told) if code >= 0 else failed(code)
     return changes

@@ -16,9 +16,9 @@ from ctypes import byref, c_int64
 from typing import Optional
 
 from ._handle import Handle, address_of, done, made
-from ._library import NO_HANDLER, lib, opened
+from ._library import NO_HANDLER, lib
 from ._memory import Bytes, Lent, lent
-from ._waiting import TIMED_OUT, first, patiently, rest, slices
+from ._waiting import TIMED_OUT, first, opened_patiently, patiently, rest, slices
 from .errors import TimedOut, failed
 
 
@@ -83,13 +83,7 @@ class Acceptor(Handle):
 
     def accept(self, timeout: Optional[float] = None) -> "Link":
         """Waits for the next link. TimedOut; Closed if another thread closes the acceptor."""
-        for wait, last in slices(timeout):
-            code, handle = opened(lib.mdg_accept, self._handle, wait)
-            if code == 0:
-                return Link(handle, self._of)
-            if code != TIMED_OUT or last:
-                failed(code)
-        raise AssertionError("slices end with a last one")
+        return Link(opened_patiently(lib.mdg_accept, self._handle, (), timeout), self._of)
 
 
 class Link(Handle):
