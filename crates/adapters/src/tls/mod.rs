@@ -44,8 +44,9 @@ pub struct Tls {
     state: State,
     /// Bytes of the handshake that came.
     handshake: usize,
-    /// What was written, and is not enciphered.
+    /// What was written; from `begun` on it is not enciphered.
     unsent: Vec<u8>,
+    begun: usize,
     finished: bool,
     close_sent: bool,
     /// What can be read, from `read` on.
@@ -82,6 +83,7 @@ impl Tls {
             state: State::Handshake,
             handshake: 0,
             unsent: Vec::new(),
+            begun: 0,
             finished: false,
             close_sent: false,
             inbox: Vec::new(),
@@ -149,11 +151,12 @@ impl Tls {
         if self.connection.is_handshaking() || !matches!(self.state, State::Judged | State::Open | State::Ended) {
             return;
         }
-        let count = self.unsent.len().min(RECORD);
-        if count > 0 {
+        let rest = self.unsent.get(self.begun..).unwrap_or_default();
+        let record = rest.get(..rest.len().min(RECORD)).unwrap_or_default();
+        if !record.is_empty() {
             // The buffer has no limit.
-            let _ = self.connection.writer().write(self.unsent.get(..count).unwrap_or_default());
-            self.unsent.drain(..count);
+            let _ = self.connection.writer().write(record);
+            self.begun += record.len();
         } else if self.finished && !self.close_sent {
             self.close_sent = true;
             self.connection.send_close_notify();
@@ -173,11 +176,15 @@ impl Adapter for Tls {
     }
 
     fn room(&self) -> usize {
-        if self.finished { 0 } else { BACKLOG - self.unsent.len() }
+        if self.finished { 0 } else { BACKLOG - (self.unsent.len() - self.begun) }
     }
 
     fn write(&mut self, bytes: &[u8]) -> usize {
         let taken = bytes.len().min(self.room());
+        if self.begun == self.unsent.len() || self.begun >= BACKLOG {
+            self.unsent.drain(..self.begun);
+            self.begun = 0;
+        }
         self.unsent.extend_from_slice(bytes.get(..taken).unwrap_or_default());
         taken
     }
@@ -187,7 +194,8 @@ impl Adapter for Tls {
     }
 
     fn is_flushed(&self) -> bool {
-        let is_sent = self.unsent.is_empty() && !self.connection.wants_write() && !self.connection.is_handshaking();
+        let is_sent =
+            self.begun == self.unsent.len() && !self.connection.wants_write() && !self.connection.is_handshaking();
         is_sent && self.finished == self.close_sent
     }
 
