@@ -78,7 +78,7 @@ def measure(line: Line, congestion: str, seconds: int, others: bool) -> Result:
         result.streams = {"plain": plain_streams, "madrigal": link_streams}
         # What they send is not compressed.
         if others and not line.data:
-            result.others = tools.measure(madrigal, seconds)
+            result.others = tools.measure(madrigal, congestion, seconds)
         return result
 
 

@@ -29,8 +29,8 @@ number is found.
 OTHERS = """
 ## Other tools
 
-On the same lines: iperf3 with several streams at once, as MPWide and GridFTP send, iperf3 by kernel MPTCP, each against one stream of
-Madrigal; copies by ssh against the same command under `madrigal exec`. Mbit/s.
+On the same lines: iperf3 with several streams at once, as GridFTP sends, iperf3 by kernel MPTCP, the perf program of quinn (QUIC), the test
+program of MPWide, each against one stream of Madrigal; copies by ssh against the same command under `madrigal exec`. Mbit/s.
 
 | line | control | tool | carries | Madrigal | ratio |
 |---|---|---|---|---|---|

@@ -1,9 +1,10 @@
-"""Other tools on the same line: several streams at once, as MPWide and GridFTP have them, kernel MPTCP, and copies by ssh."""
+"""Other tools on the same line: several streams at once, as GridFTP has them, kernel MPTCP, QUIC, MPWide, and copies by ssh."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -18,6 +19,9 @@ WARM_UP = 10
 FILE = 512 << 20
 """Bytes of a file that is copied: more than is sent in the time."""
 SSHD_PORT = "2222"
+MESSAGE = (1 << 31) - 1024
+"""Bytes of a message of MPWide's test."""
+MPWIDE_PORTS = "( sport >= :16256 and sport <= :16300 ) or ( dport >= :16256 and dport <= :16300 )"
 
 
 @dataclass
@@ -36,13 +40,15 @@ class Other:
         return f"    {self.name:<26}{self.carried:>8.2f}{self.madrigal:>11.2f}{self.madrigal / max(self.carried, 0.01):>8.2f}"
 
 
-def measure(madrigal: float, seconds: int) -> list[Other]:
+def measure(madrigal: float, congestion: str, seconds: int) -> list[Other]:
     """Each of them, on a lab that is up; `madrigal`: what one stream of iperf3 carries by Madrigal there."""
     target = HOSTS["b1"]
     found = [Other(f"iperf3, {count} streams", iperf([], target, seconds, WARM_UP, "-P", str(count)), madrigal) for count in (4, 16)]
     under = ("mptcpize", "run")
     mptcp = iperf([], target, seconds, WARM_UP, under=under) if shutil.which(under[0]) else None
     found.append(Other("iperf3 by MPTCP", mptcp, madrigal))
+    found.append(Other("quinn-perf", quinn(congestion, seconds) if shutil.which("quinn-perf") else None, madrigal))
+    found.append(Other("MPWide, 16 streams", mpwide(seconds) if shutil.which("MPWTest") else None, madrigal))
     with tempfile.TemporaryDirectory() as folder:
         copies = Copies(Path(folder))
         for name in ("rsync", "scp"):
@@ -65,6 +71,41 @@ def iperf(wrap: list[str], target: str, seconds: int, warm_up: int, *more: str, 
     finally:
         server.terminate()
         server.wait()
+
+
+def quinn(congestion: str, seconds: int) -> float:
+    """Mbit/s that arrived by the perf program of quinn, behind the warm-up. It has a CUBIC and a BBR of its own."""
+    server = subprocess.Popen(words("a1", "quinn-perf", "server", "--listen", "0.0.0.0:4433", "--congestion", congestion),
+                              stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        time.sleep(1)
+        told = on("b1", "quinn-perf", "client", f"{HOSTS['a1']}:4433", "--upload-size", "0", "--download-size", "100G",
+                  "--duration", str(WARM_UP + seconds), "--json", "-")
+        seen = json.loads(told[told.index("{"):])["intervals"][WARM_UP:]
+        return sum(one["sum"]["bytes"] for one in seen) * 8 / sum(one["sum"]["seconds"] for one in seen) / 1e6
+    finally:
+        server.terminate()
+        server.wait()
+
+
+def mpwide(seconds: int) -> float:
+    """Mbit/s that arrived by the test program of MPWide, behind the warm-up: one message over 16 streams, longer than the time."""
+    ends = [subprocess.Popen(words(host, "MPWTest", role, HOSTS[other], "16", str(MESSAGE >> 10)), stdout=subprocess.DEVNULL,
+                             stderr=subprocess.DEVNULL) for host, role, other in (("b1", "1", "a1"), ("a1", "0", "b1"))]
+    try:
+        time.sleep(WARM_UP)
+        before, began = _received(MPWIDE_PORTS), time.monotonic()
+        time.sleep(seconds)
+        return (_received(MPWIDE_PORTS) - before) * 8 / (time.monotonic() - began) / 1e6
+    finally:
+        for end in ends:
+            end.terminate()
+            end.wait()
+
+
+def _received(ports: str) -> int:
+    """Bytes that the connections of host b1 have received so far."""
+    return sum(map(int, re.findall(r"bytes_received:(\d+)", on("b1", "ss", "-HtinO", ports))))
 
 
 class Copies:
