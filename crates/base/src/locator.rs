@@ -1,8 +1,8 @@
 //! Where something can be reached, and by which stack of drivers and adapters.
 //!
-//! A [`Locator`] is `scheme://address`; the scheme names a driver, the address is a numeric socket address or a plain name:
-//! `tcp://127.0.0.1:9000`, `tcp://[::1]:0`, `shm://name`, `loopback://name`. The driver decides which of the two forms it takes. A [`Path`]
-//! is how bytes travel, top first: `shm`, `tcp`, later `tls/tcp` or `stripe(8)/tcp`.
+//! A [`Locator`] is `scheme://address`; the scheme names a driver, the address is a numeric socket address, a host of the grid with a port,
+//! or a plain name: `tcp://127.0.0.1:9000`, `tcp://[::1]:0`, `tcp://b1:9000`, `shm://name`, `loopback://name`. The driver decides which
+//! form it takes. A [`Path`] is how bytes travel, top first: `shm`, `tcp`, later `tls/tcp` or `stripe(8)/tcp`.
 
 use core::fmt;
 use core::net::SocketAddr;
@@ -24,6 +24,8 @@ pub struct Locator {
 pub enum Address {
     /// A numeric internet address and a port.
     Inet(SocketAddr),
+    /// A host of the grid by its name, and a port.
+    Host(String, u16),
     /// A plain name: letters, digits, `.`, `-`, `_`; at most [`NAME_MAX`] bytes; no leading dot.
     Name(String),
 }
@@ -46,9 +48,9 @@ pub enum LocatorError {
         /// The part before `://`.
         scheme: String,
     },
-    /// There is a colon, but no numeric address and port.
+    /// There is a colon, but no address and port.
     #[error(
-        "`{text}` is not a locator: `{address}` is not a numeric ADDRESS:PORT such as `127.0.0.1:9000` or `[::1]:9000`"
+        "`{text}` is not a locator: `{address}` is not a numeric ADDRESS:PORT such as `127.0.0.1:9000` or `[::1]:9000`, nor HOST:PORT"
     )]
     BadInet {
         /// What was given.
@@ -113,7 +115,8 @@ impl FromStr for Locator {
         let address = match rest.parse::<SocketAddr>() {
             Ok(inet) => Address::Inet(inet),
             Err(_) if rest.contains(':') => {
-                return Err(LocatorError::BadInet { text: whole(), address: rest.to_owned() });
+                let bad = || LocatorError::BadInet { text: whole(), address: rest.to_owned() };
+                host_and_port(rest).ok_or_else(bad)?
             }
             Err(_) if is_name(rest) => Address::Name(rest.to_owned()),
             Err(_) => return Err(LocatorError::BadName { text: whole(), name: rest.to_owned() }),
@@ -122,10 +125,20 @@ impl FromStr for Locator {
     }
 }
 
+/// `HOST:PORT`. What has digits and dots only is a numeric address that is wrong.
+fn host_and_port(text: &str) -> Option<Address> {
+    let (host, port) = text.split_once(':')?;
+    let is_host = is_name(host) && host.bytes().any(|byte| byte != b'.' && !byte.is_ascii_digit());
+    let is_port = !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
+    let port = port.parse().ok().filter(|_| is_host && is_port)?;
+    Some(Address::Host(host.to_owned(), port))
+}
+
 impl fmt::Display for Locator {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.address {
             Address::Inet(inet) => write!(f, "{}://{inet}", self.scheme),
+            Address::Host(host, port) => write!(f, "{}://{host}:{port}", self.scheme),
             Address::Name(name) => write!(f, "{}://{name}", self.scheme),
         }
     }
@@ -209,7 +222,8 @@ mod tests {
 
     #[test]
     fn the_documented_forms_are_read_and_printed_alike() {
-        for text in ["tcp://127.0.0.1:9000", "tcp://[::1]:0", "shm://name", "loopback://a.b-c_D9"] {
+        for text in ["tcp://127.0.0.1:9000", "tcp://[::1]:0", "tcp://b1.lan:9000", "shm://name", "loopback://a.b-c_D9"]
+        {
             assert_eq!(text.parse::<Locator>().unwrap().to_string(), text);
         }
         for text in ["shm", "tcp", "adoc/tls/stripe(8)/tcp", "relay(hub)/tls/tcp"] {
@@ -223,7 +237,10 @@ mod tests {
         let text = |t: &str| t.parse::<Locator>().unwrap_err().to_string();
         assert_eq!(text("h:1"), "`h:1` is not a locator: it has no `://` (try `tcp://h:1` or `shm://h:1`)");
         assert!(text("TCP://x").contains("`TCP` is not a driver's name"));
-        assert!(text("tcp://localhost:80").contains("not a numeric ADDRESS:PORT"));
+        for wrong in ["tcp://10.2.0.300:80", "tcp://b1:80000", "tcp://b1:+80", "tcp://b1:", "tcp://b/1:80", "tcp://:80"]
+        {
+            assert!(text(wrong).contains("not a numeric ADDRESS:PORT"), "{wrong}");
+        }
         assert!(text("shm://").contains("`` is not a name"));
         assert!(text("shm://../../etc/passwd").contains("is not a name"));
         assert!("tls(/tcp".parse::<Path>().is_err() && "".parse::<Path>().is_err() && "a(b))".parse::<Path>().is_err());

@@ -189,6 +189,9 @@ pub(crate) struct ProgramTarget {
     /// The program waits for the answer. If none comes in time it goes on without the daemon.
     #[serde(default)]
     pub(crate) waits: bool,
+    /// It keeps its connection to this daemon, and is told there why its socket was not connected.
+    #[serde(default)]
+    pub(crate) told: bool,
 }
 
 /// A request to connect a stream to a port of a host.

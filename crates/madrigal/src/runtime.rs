@@ -18,6 +18,7 @@ use madrigal_sys::{process, time};
 
 use crate::address::Address;
 use crate::card::Card;
+use crate::parallel::daemons;
 
 /// Links wait for the other end for ten seconds in which it takes nothing (crate `stream`).
 const MOST_LINGERING_NS: u64 = 12_000_000_000;
@@ -73,7 +74,7 @@ impl Runtime {
         let engine = Engine::new().map_err(|errno| StartError::Engine(Os(errno.raw_os_error())))?;
         engine.policy().set_max_spin_ns(u64::from(settings.spin_us) * 1_000);
         let directory = settings.directory(rustix::process::geteuid().as_raw());
-        let place = Place { directory, network: settings.network.clone(), daemons: Vec::new() };
+        let place = Place { directory, network: settings.network.clone(), daemons: daemons(settings) };
         let preferences = Preferences { methods: settings.methods.clone() };
         Ok(Self { engine, place, preferences, warnings: Vec::new(), tls: None })
     }

@@ -144,13 +144,19 @@ impl Daemon {
 
     /// A client connects to another daemon, as by ssh: its connection becomes a link.
     fn accept_command_link(&mut self, token: Token) {
-        let Some(ControlConnection { socket, .. }) = self.clients.remove(&token) else { return };
-        self.descriptors.remove(&token);
-        self.poll.remove(&socket);
+        let Some(socket) = self.take_client(token) else { return };
         if socket::send(&socket, &wire::frame(wire::DONE, b"")).is_ok() {
             let channel = self.channel_from(socket);
             self.add_command_link(channel);
         }
+    }
+
+    /// A control connection becomes something else.
+    pub(crate) fn take_client(&mut self, token: Token) -> Option<OwnedFd> {
+        let ControlConnection { socket, .. } = self.clients.remove(&token)?;
+        self.descriptors.remove(&token);
+        self.poll.remove(&socket);
+        Some(socket)
     }
 
     /// Closes a control connection, and the port that is forwarded for it.

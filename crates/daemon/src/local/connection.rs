@@ -1,6 +1,7 @@
 //! A program's connection that goes through this daemon, as `madrigal why` shows it.
 
 use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
 
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -8,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::poll::Token;
 
 /// A connection of a program, and what it is reported as.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct Connection {
     pub(crate) id: u64,
     /// The kernel's cookie of the program's socket.
@@ -18,6 +19,8 @@ pub(crate) struct Connection {
     pub(crate) pipe: Option<Token>,
     /// The error of the program's connect, if it failed.
     pub(crate) errno: Option<Errno>,
+    /// Where the program wants to be told why it failed.
+    pub(crate) told: Option<OwnedFd>,
     pub(crate) status: ConnectionStatus,
 }
 

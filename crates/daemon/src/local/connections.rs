@@ -10,11 +10,12 @@ use crate::daemon::Daemon;
 use crate::local::connection::{Connection, ConnectionStatus};
 use crate::local::decoy::abort_connect;
 use crate::poll::Token;
+use crate::socket;
 use crate::streams::call::{Caller, CallerKind};
 use crate::streams::pipe::End;
 use crate::streams::stream::Stream;
 use crate::units::SECOND;
-use crate::wire::{ProgramTarget, Target};
+use crate::wire::{self, ProgramTarget, Target};
 
 /// Connections that ended or failed, and are still reported.
 const KEPT_AFTER_END: usize = 64;
@@ -46,7 +47,12 @@ impl Daemon {
     /// has given up, and its socket may be connecting elsewhere.
     pub(crate) fn begin_connection(&mut self, client: Token, pid: u32, theirs: OwnedFd, target: ProgramTarget) {
         let ports = self.decoys.ports().map(|port| port.to_string()).join(" ").into_bytes();
-        if !self.reply(client, &Ok(ports)) && target.waits {
+        let told = if target.told { self.take_client(client) } else { None };
+        let answered = match &told {
+            Some(socket) => socket::send(socket, &wire::frame(wire::DONE, &ports)).is_ok(),
+            None => self.reply(client, &Ok(ports)),
+        };
+        if !answered && target.waits {
             return;
         }
         let Some((peer, _)) = self.grid.host(&target.host) else { return };
@@ -60,7 +66,8 @@ impl Daemon {
             ..ConnectionStatus::default()
         };
         let cookie = sockopt::socket_cookie(&theirs).unwrap_or(0);
-        let id = self.add_connection(Connection { id: 0, cookie, since: self.now, pipe: None, errno: None, status });
+        let (since, pipe, errno) = (self.now, None, None);
+        let id = self.add_connection(Connection { id: 0, cookie, since, pipe, errno, told, status });
         let token = self.new_token();
         let call_target = Target { host: target.host, port: target.port, ..Target::default() };
         self.call(Caller { socket: theirs, token, kind: CallerKind::Program(id), staged: Vec::new() }, call_target);
@@ -115,7 +122,7 @@ impl Daemon {
     /// The program's socket is connected to the pipe.
     pub(crate) fn connection_joined(&mut self, id: u64, local: Option<SocketAddr>, pipe: Token) {
         if let Some(connection) = self.connection(id) {
-            connection.pipe = Some(pipe);
+            (connection.pipe, connection.told) = (Some(pipe), None);
             connection.status.local = local.map(|at| SocketAddr::new(at.ip().to_canonical(), at.port()).to_string());
         }
     }
@@ -138,7 +145,8 @@ impl Daemon {
             server: Some(server.to_string()),
             ..ConnectionStatus::default()
         };
-        self.add_connection(Connection { id: 0, cookie: 0, since: self.now, pipe: Some(pipe), errno: None, status });
+        let (since, pipe, errno, told) = (self.now, Some(pipe), None, None);
+        self.add_connection(Connection { id: 0, cookie: 0, since, pipe, errno, told, status });
     }
 
     /// A connection from another host migrated to another way.
@@ -154,6 +162,10 @@ impl Daemon {
         if let Some(connection) = self.connection(id) {
             connection.errno = Some(errno);
             connection.status.error = Some(why.to_owned());
+            if let Some(told) = connection.told.take() {
+                // Who has left is told nothing.
+                let _ = socket::send(&told, &wire::frame(wire::FAILED, why.as_bytes()));
+            }
         }
     }
 

@@ -1,18 +1,28 @@
 //! The two ends of a TCP connection.
 
+use core::net::SocketAddr;
 use std::io::IoSlice;
 use std::sync::Arc;
 
 use madrigal_base::error::{ReadError, WriteError};
 use madrigal_base::locator::Locator;
-use madrigal_progress::driver::{ByteRx, ByteTx, Ends, Read, Watched, Wrote};
+use madrigal_progress::driver::{ByteRx, ByteTx, Connection, Ends, Read, Watched, Wrote};
 use madrigal_sys::Errno;
-use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags};
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, sockopt};
 
-use super::socket::{Socket, os};
+use super::socket::{NAME, Socket, os, own};
+
+/// What a driver gives: both ends, and their names.
+pub(super) fn connection(socket: Arc<Socket>, peer: Locator) -> Connection {
+    // Without it everything works, only slower.
+    let _ = sockopt::set_tcp_nodelay(&socket.fd, true);
+    let local = own(&socket.fd).unwrap_or_else(|| SocketAddr::from(([0, 0, 0, 0], 0)));
+    let ends = ends(&socket, &peer);
+    Connection { ends, signal: socket, local: Locator::inet(NAME, local), peer }
+}
 
 /// Both ends of a connected socket.
-pub(super) fn ends(socket: &Arc<Socket>, peer: &Locator) -> Ends {
+fn ends(socket: &Arc<Socket>, peer: &Locator) -> Ends {
     let end = || End { socket: Arc::clone(socket), peer: peer.clone() };
     Ends::Bytes(Box::new(end()), Box::new(end()))
 }

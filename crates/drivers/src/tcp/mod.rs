@@ -1,30 +1,38 @@
 //! The `tcp` driver: streams of bytes between hosts, by the kernel's TCP; and messages over such streams ([`messages`]).
 //!
-//! Sockets are non-blocking, `TCP_NODELAY`, close-on-exec. Reads and writes are one system call each, writes gather.
+//! Sockets are non-blocking, `TCP_NODELAY`, close-on-exec. Reads and writes are one system call each, writes gather. Connections to hosts
+//! of the grid go by this host's daemon where it says so in its file of them ([`sites`]), by the same rules as those of unmodified programs.
 
+mod by_daemon;
 mod ends;
 mod messages;
+mod sites;
 mod socket;
 
-use core::net::SocketAddr;
+use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use madrigal_sys::fd::Fd;
-use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use madrigal_base::error::{AcceptError, ConnectError, ListenError};
 use madrigal_base::ids::Reach;
 use madrigal_base::locator::{Address, Locator};
 use madrigal_progress::driver::{Connecting, Connection, Driver, Facts, Listener, Pending, Place, Signal};
-use madrigal_sys::Errno;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+use madrigal_proto::hosts;
+use madrigal_sys::{Errno, time};
+use rustix::net::{AddressFamily, SocketFlags, sockopt};
 
-use socket::{Socket, os};
+use by_daemon::ByDaemon;
+use ends::connection;
+use sites::{Goes, Sites};
+use socket::{NAME, Socket, os, own, peer_of, socket};
 
 /// The driver.
 pub(crate) struct Tcp;
 
-const NAME: &str = "tcp";
 const TAKES: &str = "tcp://ADDRESS:PORT with a numeric address";
+const TAKES_TO: &str = "tcp://ADDRESS:PORT with a numeric address, or tcp://HOST:PORT with a host of the grid";
+/// A name that every host has for itself (RFC 6761, 6.3).
+const LOCALHOST: &str = "localhost";
 /// Connections the kernel keeps waiting for us (listen(2) lowers it to the system's limit).
 const BACKLOG: i32 = 4096;
 
@@ -46,8 +54,10 @@ impl Driver for Tcp {
     }
 
     fn listen(&self, at: &Locator, _place: &Place) -> Result<Box<dyn Listener>, ListenError> {
-        let Address::Inet(address) = *at.address() else {
-            return Err(ListenError::BadAddress { at: at.clone(), takes: TAKES });
+        let address = match at.address() {
+            Address::Inet(address) => *address,
+            Address::Host(name, port) if name == LOCALHOST => here(*port),
+            _ => return Err(ListenError::BadAddress { at: at.clone(), takes: TAKES }),
         };
         let made = bound(address).map_err(|errno| match errno {
             Errno::ADDRINUSE => ListenError::InUse { at: at.clone() },
@@ -57,18 +67,68 @@ impl Driver for Tcp {
         Ok(Box::new(TcpListener { socket: Socket::new(socket), at: Locator::inet(NAME, real) }))
     }
 
-    fn connect(&self, to: &Locator, _place: &Place) -> Result<Connecting, ConnectError> {
-        let Address::Inet(address) = *to.address() else {
-            return Err(ConnectError::BadAddress { to: to.clone(), takes: TAKES });
-        };
-        let failed = |errno| connect_error(to, errno);
-        let socket = socket(family(address)).map_err(failed)?;
-        match rustix::net::connect(&socket, &address) {
-            Ok(()) | Err(Errno::INPROGRESS | Errno::INTR) => {}
-            Err(errno) => return Err(failed(errno)),
+    fn connect(&self, to: &Locator, place: &Place) -> Result<Connecting, ConnectError> {
+        match to.address() {
+            Address::Inet(at) if place.daemons.is_empty() || leads_here(at.ip()) => connect_to(*at, to),
+            Address::Inet(at) => {
+                let sites = Sites::find(&place.daemons, time::now_ns());
+                go(&sites, sites.of_address(*at), at.port(), to)
+            }
+            Address::Host(name, port) if name == LOCALHOST => connect_to(here(*port), to),
+            Address::Host(name, port) => {
+                let sites = Sites::find(&place.daemons, time::now_ns());
+                let goes = sites.of_name(name, *port).ok_or_else(|| no_host(&sites, name, to))?;
+                go(&sites, goes, *port, to)
+            }
+            _ => Err(ConnectError::BadAddress { to: to.clone(), takes: TAKES_TO }),
         }
-        Ok(Connecting::Pending(Box::new(Attempt { socket: Socket::new(socket), to: to.clone() })))
     }
+}
+
+/// Connects by the kernel, to a host of the grid by this host's daemon.
+fn go(sites: &Sites, goes: Goes<'_>, port: u16, to: &Locator) -> Result<Connecting, ConnectError> {
+    let (host, without) = match goes {
+        Goes::There(at) => return connect_to(at, to),
+        Goes::Daemon { host, without } => (host, without),
+    };
+    match (ByDaemon::begin(sites, (host, port), to)?, without) {
+        (Some(attempt), _) => Ok(Connecting::Pending(Box::new(attempt))),
+        (None, Some(at)) => connect_to(at, to),
+        (None, None) => {
+            let why =
+                format!("connections to {host} go by the daemon of this host, and none of yours is up: `madrigal up`");
+            Err(ConnectError::NoPath { to: to.to_string(), why })
+        }
+    }
+}
+
+fn connect_to(at: SocketAddr, to: &Locator) -> Result<Connecting, ConnectError> {
+    let failed = |errno| connect_error(to, errno);
+    let socket = socket(family(at)).map_err(failed)?;
+    match rustix::net::connect(&socket, &at) {
+        Ok(()) | Err(Errno::INPROGRESS | Errno::INTR) => {}
+        Err(errno) => return Err(failed(errno)),
+    }
+    Ok(Connecting::Pending(Box::new(Attempt { socket: Socket::new(socket), to: to.clone() })))
+}
+
+fn here(port: u16) -> SocketAddr {
+    SocketAddr::new(Ipv4Addr::LOCALHOST.into(), port)
+}
+
+/// Whether an address is this host's own, and the alias of none.
+fn leads_here(ip: IpAddr) -> bool {
+    ip.to_canonical().is_loopback() && !hosts::is_alias(ip.to_canonical())
+}
+
+fn no_host(sites: &Sites, name: &str, to: &Locator) -> ConnectError {
+    let why = match sites.is_on() {
+        true => format!("the grid has no host `{name}`; there are {}", sites.names()),
+        false => format!(
+            "`{name}` is no numeric address, and the hosts of a grid are known where its daemon is up: `madrigal up`"
+        ),
+    };
+    ConnectError::NoPath { to: to.to_string(), why }
 }
 
 struct TcpListener {
@@ -82,7 +142,7 @@ impl Listener for TcpListener {
             match rustix::net::accept_with(&self.socket.fd, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC).map(Fd::from)
             {
                 Ok(fd) => match peer_of(&fd) {
-                    Some(peer) => return Ok(Some(endpoint(Socket::new(fd), Locator::inet(NAME, peer)))),
+                    Some(peer) => return Ok(Some(connection(Socket::new(fd), Locator::inet(NAME, peer)))),
                     None => continue,
                 },
                 Err(Errno::AGAIN) => return Ok(None),
@@ -118,25 +178,12 @@ impl Pending for Attempt {
             // Nobody listened, and the kernel let the socket connect to itself: the port was one of its own choice.
             return Err(ConnectError::Refused { to: self.to.clone() });
         }
-        Ok(Some(endpoint(Arc::clone(&self.socket), self.to.clone())))
+        Ok(Some(connection(Arc::clone(&self.socket), self.to.clone())))
     }
 
     fn signal(&self) -> Arc<dyn Signal> {
         Arc::clone(&self.socket) as Arc<dyn Signal>
     }
-}
-
-fn endpoint(socket: Arc<Socket>, peer: Locator) -> Connection {
-    // Without it everything works, only slower.
-    let _ = sockopt::set_tcp_nodelay(&socket.fd, true);
-    let local = own(&socket.fd).unwrap_or_else(|| SocketAddr::from(([0, 0, 0, 0], 0)));
-    let ends = ends::ends(&socket, &peer);
-    Connection { ends, signal: socket, local: Locator::inet(NAME, local), peer }
-}
-
-fn socket(family: AddressFamily) -> Result<Fd, Errno> {
-    rustix::net::socket_with(family, SocketType::STREAM, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC, None)
-        .map(Fd::from)
 }
 
 fn bound(address: SocketAddr) -> Result<(Fd, SocketAddr), Errno> {
@@ -150,14 +197,6 @@ fn bound(address: SocketAddr) -> Result<(Fd, SocketAddr), Errno> {
 
 fn family(address: SocketAddr) -> AddressFamily {
     if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 }
-}
-
-fn own(socket: impl AsFd) -> Option<SocketAddr> {
-    rustix::net::getsockname(socket).ok()?.try_into().ok()
-}
-
-fn peer_of(socket: impl AsFd) -> Option<SocketAddr> {
-    rustix::net::getpeername(socket).ok()??.try_into().ok()
 }
 
 fn connect_error(to: &Locator, errno: Errno) -> ConnectError {

@@ -3,11 +3,12 @@
 //! A connection by the daemon is one to its Unix socket. The request goes first, as a frame of `daemon/src/wire.rs`. Behind the frame of
 //! the answer, the stream is the peer's.
 
-use core::net::IpAddr;
+use core::mem::MaybeUninit;
+use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use madrigal_base::error::Os;
 use madrigal_base::node::{Foreign, NodeAddress};
-use madrigal_proto::client::{CONNECT, DONE, FAILED};
+use madrigal_proto::client::{CONNECT, DONE, FAILED, ROUTE};
 use madrigal_proto::frame::{self, Front};
 use madrigal_proto::hosts::{self, Entry, How, LONGEST};
 use madrigal_proto::race::{Way, Wish};
@@ -15,8 +16,12 @@ use madrigal_proto::reach::End;
 use madrigal_sys::fd::Fd;
 use madrigal_sys::{Errno, raw};
 use rustix::fs::{FileType, Mode, OFlags, Stat};
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
-use std::os::fd::AsRawFd as _;
+use rustix::net::{
+    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags,
+    SocketType,
+};
+use std::io::IoSlice;
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd};
 
 /// How long the file's content counts as current.
 const BELIEVED: u64 = 1_000_000_000;
@@ -24,6 +29,7 @@ const BELIEVED: u64 = 1_000_000_000;
 const KIND: &str = "host";
 /// Longer names leave too little room for addresses: such a host is known by them.
 const LONGEST_NAME: usize = 24;
+const MILLISECOND: u64 = 1_000_000;
 /// The longest answer of use.
 const LONGEST_ANSWER: usize = 8 << 10;
 
@@ -88,6 +94,36 @@ impl Sites {
         Some((Way::Daemon { host: entry.name.to_owned(), port: to.port }, wish))
     }
 
+    /// Where a connection to an address goes.
+    pub(super) fn of_address(&self, to: SocketAddr) -> Goes<'_> {
+        let Some(entry) = hosts::entries(&self.text).find(|entry| entry.has(to.ip())) else { return Goes::There(to) };
+        let is_alias = to.ip() == IpAddr::V4(entry.alias);
+        match entry.how {
+            // By its alias this host is meant: whatever it listens at.
+            How::Own if is_alias => Goes::There(here(to.port())),
+            How::Own | How::Direct if !is_alias => Goes::There(to),
+            How::Daemon | How::Preferred if !is_alias => Goes::Daemon { host: entry.name, without: Some(to) },
+            _ => Goes::Daemon { host: entry.name, without: None },
+        }
+    }
+
+    /// Where a connection to a port of a host of that name goes; nothing, where the grid has no such host.
+    pub(super) fn of_name(&self, name: &str, port: u16) -> Option<Goes<'_>> {
+        let entry = hosts::entries(&self.text).find(|entry| entry.is_called(name.as_bytes()))?;
+        let own = entry.addresses().next().map(|ip| SocketAddr::new(ip, port));
+        Some(match (entry.how, own) {
+            (How::Own, _) => Goes::There(here(port)),
+            (How::Direct, Some(own)) => Goes::There(own),
+            (How::Daemon | How::Preferred, own) => Goes::Daemon { host: entry.name, without: own },
+            (How::Direct | How::Enciphered, _) => Goes::Daemon { host: entry.name, without: None },
+        })
+    }
+
+    /// The names of the grid's hosts.
+    pub(super) fn names(&self) -> String {
+        hosts::entries(&self.text).map(|entry| entry.name).collect::<Vec<_>>().join(", ")
+    }
+
     /// Whether a connection from this address is one that this host's daemon has let in.
     pub(super) fn is_daemon(&self, from: IpAddr) -> bool {
         self.is_on() && from.to_canonical().is_loopback()
@@ -124,7 +160,29 @@ impl Sites {
 
     /// Begins to connect to a port of a host; the daemon must do it within so many nanoseconds.
     pub(super) fn dial(&self, host: &str, port: u16, within: u64) -> Result<(Fd, Ask), End> {
-        let system = |errno: Errno| End::System(Os(errno.raw_os_error()));
+        let socket = self.open()?;
+        // A name out of that file needs no quoting.
+        let body = format!(r#"{{"host":"{host}","port":{port},"within":{}}}"#, within / MILLISECOND);
+        send(&socket, CONNECT, &body, None)?;
+        Ok((socket, Ask::default()))
+    }
+
+    /// Has the daemon connect a TCP socket of IPv4 to a port of a host, which was asked for as `asked`. Returns where to connect the socket,
+    /// which then waits there until the daemon knows (`daemon/src/local/park.rs`); and a connection on which the daemon tells first that it
+    /// does it, and why it cannot, before the socket learns that.
+    pub(super) fn route(&self, socket: &Fd, (host, port): (&str, u16), asked: &str) -> Result<(SocketAddr, Fd), End> {
+        let decoy = hosts::ports(&self.text).map_or(0, |[four, ..]| four);
+        if decoy == 0 {
+            return Err(End::NoDaemon);
+        }
+        let told = self.open()?;
+        let body = format!(r#"{{"host":"{host}","port":{port},"asked":"{asked}","told":true}}"#);
+        send(&told, ROUTE, &body, Some(socket.as_fd()))?;
+        Ok((SocketAddr::new(Ipv4Addr::LOCALHOST.into(), decoy), told))
+    }
+
+    /// A connection to the daemon.
+    fn open(&self) -> Result<Fd, End> {
         let address = SocketAddrUnix::new(format!("{}/daemon.sock", self.directory)).map_err(system)?;
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let made = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None);
@@ -134,20 +192,30 @@ impl Sites {
             errno => system(errno),
         })?;
         let own = rustix::process::geteuid().as_raw();
-        if !raw::peer_credentials(socket.as_raw_fd()).is_ok_and(|(_, user)| user == own || user == 0) {
-            return Err(End::NoDaemon);
-        }
-        // A name out of that file needs no quoting.
-        let body = format!(r#"{{"host":"{host}","port":{port},"within":{}}}"#, within / 1_000_000);
-        let prefix = frame::prefix(1, body.len() as u64).unwrap_or_default();
-        let question = [&prefix[..], &[CONNECT], body.as_bytes()].concat();
-        // Small enough to go at once or not at all.
-        match rustix::net::send(&socket, &question, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
-            Ok(sent) if sent == question.len() => Ok((socket, Ask::default())),
-            Ok(_) => Err(system(Errno::AGAIN)),
-            Err(errno) => Err(system(errno)),
-        }
+        let is_ours = raw::peer_credentials(socket.as_raw_fd()).is_ok_and(|(_, user)| user == own || user == 0);
+        if is_ours { Ok(socket) } else { Err(End::NoDaemon) }
     }
+}
+
+/// Sends a question: small enough to go at once or not at all.
+fn send(socket: &Fd, kind: u8, body: &str, passed: Option<BorrowedFd<'_>>) -> Result<(), End> {
+    let prefix = frame::prefix(1, body.len() as u64).unwrap_or_default();
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let rights = passed.map(|fd| [fd]);
+    if let Some(rights) = &rights {
+        control.push(SendAncillaryMessage::ScmRights(rights));
+    }
+    let pieces = [IoSlice::new(&prefix), IoSlice::new(core::slice::from_ref(&kind)), IoSlice::new(body.as_bytes())];
+    match rustix::net::sendmsg(socket, &pieces, &mut control, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+        Ok(sent) if sent == prefix.len() + 1 + body.len() => Ok(()),
+        Ok(_) => Err(system(Errno::AGAIN)),
+        Err(errno) => Err(system(errno)),
+    }
+}
+
+fn system(errno: Errno) -> End {
+    End::System(Os(errno.raw_os_error()))
 }
 
 /// Whether only this user can have written it.
@@ -155,6 +223,19 @@ fn is_believed(stat: &Stat) -> bool {
     let own = stat.st_uid == rustix::process::geteuid().as_raw();
     let is_file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
     own && is_file && stat.st_mode & 0o022 == 0 && stat.st_size <= LONGEST as i64
+}
+
+fn here(port: u16) -> SocketAddr {
+    SocketAddr::new(Ipv4Addr::LOCALHOST.into(), port)
+}
+
+/// Where a connection of a program goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Goes<'a> {
+    /// To that address.
+    There(SocketAddr),
+    /// By the daemon, to that host; where none is up, to the address, if there is one.
+    Daemon { host: &'a str, without: Option<SocketAddr> },
 }
 
 /// What the daemon has answered so far.
@@ -191,4 +272,42 @@ impl Ask {
 /// A daemon's text, made printable.
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GRID: &str = "madrigal-hosts 1\n: 1 2 3 4\na1 own 127.77.0.1 10.1.0.2\na2 direct 127.77.0.2 10.1.0.3\n\
+                        b1 enciphered 127.77.0.3 10.2.0.2\nb2 daemon 127.77.0.4 10.2.0.3\nc1 direct 127.77.0.5\n";
+
+    #[test]
+    fn addresses_and_names_of_the_grid_lead_where_the_daemon_says() {
+        let sites = Sites { text: GRID.to_owned(), ..Sites::default() };
+        let at = |text: &str| text.parse::<SocketAddr>().expect("an address");
+        let there = |text: &str| Goes::There(at(text));
+        let daemon = |host, without: Option<&str>| Goes::Daemon { host, without: without.map(at) };
+        for (to, goes) in [
+            ("192.0.2.7:9", there("192.0.2.7:9")),
+            ("10.1.0.2:9", there("10.1.0.2:9")),
+            ("127.77.0.1:9", there("127.0.0.1:9")),
+            ("10.1.0.3:9", there("10.1.0.3:9")),
+            ("127.77.0.2:9", daemon("a2", None)),
+            ("10.2.0.2:9", daemon("b1", None)),
+            ("10.2.0.3:9", daemon("b2", Some("10.2.0.3:9"))),
+            ("127.77.0.4:9", daemon("b2", None)),
+        ] {
+            assert_eq!(sites.of_address(at(to)), goes, "{to}");
+        }
+        for (name, goes) in [
+            ("a1", Some(there("127.0.0.1:9"))),
+            ("A2", Some(there("10.1.0.3:9"))),
+            ("b1", Some(daemon("b1", None))),
+            ("b2", Some(daemon("b2", Some("10.2.0.3:9")))),
+            ("c1", Some(daemon("c1", None))),
+            ("b3", None),
+        ] {
+            assert_eq!(sites.of_name(name, 9), goes, "{name}");
+        }
+    }
 }

@@ -1,5 +1,6 @@
 //! A socket that both ends of a connection hold, and its errors.
 
+use core::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,6 +9,10 @@ use madrigal_base::error::Os;
 use madrigal_progress::driver::Signal;
 use madrigal_sys::Errno;
 use madrigal_sys::fd::Fd;
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+
+/// The driver's name.
+pub(super) const NAME: &str = "tcp";
 
 /// A socket, and how one waits for it.
 pub(super) struct Socket {
@@ -60,4 +65,20 @@ impl Signal for Socket {
 
 pub(super) fn os(errno: Errno) -> Os {
     Os(errno.raw_os_error())
+}
+
+/// A new socket: non-blocking, close-on-exec.
+pub(super) fn socket(family: AddressFamily) -> Result<Fd, Errno> {
+    rustix::net::socket_with(family, SocketType::STREAM, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC, None)
+        .map(Fd::from)
+}
+
+/// Its own address.
+pub(super) fn own(socket: impl AsFd) -> Option<SocketAddr> {
+    rustix::net::getsockname(socket).ok()?.try_into().ok()
+}
+
+/// The other end's; none where it is not connected.
+pub(super) fn peer_of(socket: impl AsFd) -> Option<SocketAddr> {
+    rustix::net::getpeername(socket).ok()??.try_into().ok()
 }

@@ -30,8 +30,8 @@ pub(super) fn listeners_of(handle: mdg_acceptor) -> Result<Arc<Listeners>, Failu
 
 /// Listens at an address by the driver it names, and puts the acceptor's handle into *acceptor.
 ///
-/// Addresses are "tcp://ADDRESS:PORT" with numbers (port 0: the kernel's choice, see mdg_address()), "shm://NAME" among processes of one
-/// user on one host, "loopback://NAME" inside this process. A stack of adapters may stand in front: links of
+/// Addresses are "tcp://ADDRESS:PORT" with numbers (port 0: the kernel's choice, see mdg_address()), to connect also "tcp://HOST:PORT" with
+/// a host of the grid (docs/drivers/tcp.md), "shm://NAME" among processes of one user on one host, "loopback://NAME" inside this process. A stack of adapters may stand in front: links of
 /// "adoc/stripe(4)/tcp://ADDRESS:PORT" are compressed where that makes them faster, and have four connections; both ends name the same
 /// stack. With "tls" in it ("tls/tcp://ADDRESS:PORT", above any "stripe") links are enciphered, and both processes show certificates of one
 /// grid and one user (`madrigal login`): a peer that is not let in never arrives, and its mdg_connect() fails with the reason. Links can

@@ -12,6 +12,7 @@ mod guide;
 mod jobs;
 mod killed;
 mod lanes;
+mod library;
 mod links;
 mod matrix;
 mod programs;
@@ -52,6 +53,7 @@ madrigal_tests::trials![
     jobs::ranks_of_ipv6_meet_ranks_of_ipv4,
     jobs::ranks_of_networks_that_overlap_meet_on_three_hosts,
     jobs::ranks_that_cannot_meet_say_what_was_tried,
+    library::programs_of_the_library_between_two_sites_behind_nat,
     matrix::open,
     matrix::nat_left_and_right,
     matrix::nat_both_and_a_relay,

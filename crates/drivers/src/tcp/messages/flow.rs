@@ -11,7 +11,7 @@ use madrigal_sys::fd::Fd;
 use madrigal_sys::{Errno, tcp};
 use rustix::net::{AddressFamily, sockopt};
 
-use super::super::socket;
+use super::super::socket::socket;
 
 /// Round trips up to this are short, in microseconds: a room full of hosts, not a site far away.
 const SHORT_WAY_US: u32 = 500;

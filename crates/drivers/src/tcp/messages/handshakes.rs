@@ -13,10 +13,10 @@ use madrigal_sys::{Errno, time};
 use rustix::event::epoll;
 use rustix::net::{RecvFlags, SendFlags, sockopt};
 
-use super::super::peer_of;
+use super::super::sites::{Ask, Sites};
+use super::super::socket::peer_of;
 use super::events;
 use super::listener::{Listener, dial};
-use super::sites::{Ask, Sites};
 
 /// How long an accepted peer may take to authenticate.
 const INTRODUCTION: u64 = 5_000_000_000;

@@ -21,14 +21,15 @@ mod pace;
 mod place;
 mod port;
 mod resumption;
-mod sites;
 
 use madrigal_base::ids::Reach;
 use madrigal_base::node::NodeId;
 use madrigal_progress::driver::{Driver, Facts, Place};
 use madrigal_progress::message::{MessageDriver, Port};
 
-use super::{NAME, Tcp};
+use super::Tcp;
+use super::sites::Sites;
+use super::socket::NAME;
 
 impl MessageDriver for Tcp {
     fn name(&self) -> &'static str {
@@ -47,7 +48,7 @@ impl MessageDriver for Tcp {
         // Where the kernel's addresses may not be queried (a sandbox), the likely one must do.
         let addresses = interfaces::addresses(&place.network.nets)
             .unwrap_or_else(|_| listener::likely_address().into_iter().collect());
-        let sites = sites::Sites::find(&place.daemons, madrigal_sys::time::now_ns());
+        let sites = Sites::find(&place.daemons, madrigal_sys::time::now_ns());
         Ok(Box::new(port::TcpPort::new(me, &place.network, addresses, sites)?))
     }
 }

@@ -20,8 +20,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 
 use self::better::{Better, LOST};
 use self::silent::Silent;
+use super::super::sites::Sites;
 use super::super::socket::os;
-use super::super::{own, peer_of};
+use super::super::socket::{own, peer_of};
 use super::events::{self, Whom};
 use super::flow;
 use super::handshakes::{Handshakes, Outcome};
@@ -29,7 +30,6 @@ use super::lane::{BUFFER, Lane, SHORT};
 use super::listener::Listener;
 use super::pace::Pace;
 use super::place;
-use super::sites::Sites;
 
 /// Events taken at once.
 const EVENTS: usize = 64;
