@@ -19,6 +19,7 @@ mod timers;
 
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use madrigal_sys::fd::Fd;
+use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::{Arc, Mutex};
 
 use madrigal_sys::{Errno, time};
@@ -144,6 +145,11 @@ impl Engine {
         }
         self.after_pass(done > 0);
         done
+    }
+
+    /// Readable when something has come that [`Engine::begin_sleep`] armed; the same one for the life of the engine.
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
     }
 
     /// Runs the engine until `done` returns true or the deadline (in nanoseconds of [`time::now_ns`]) passes; returns the last result of

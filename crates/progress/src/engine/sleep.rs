@@ -68,6 +68,30 @@ impl Engine {
         Sleep { engine: self, followed: false }
     }
 
+    /// For an engine that one thread runs, and whose [`Engine::descriptor`] it polls by means of its own: arms and parks everything. True:
+    /// something is runnable, do not sleep. False: sleep until the descriptor is readable, at most until [`Engine::first_timer`], and then
+    /// call [`Engine::end_sleep`]. What other threads wake meanwhile makes the descriptor readable.
+    pub fn begin_sleep(&self) -> bool {
+        // SYNC: SeqCst on `asleep` here and in `lead`: whoever queues later sees it, or `park_all` sees what was queued.
+        self.sleepers.asleep.store(true, Ordering::SeqCst);
+        let is_quiet = self.classes.park_all();
+        if !is_quiet {
+            self.sleepers.asleep.store(false, Ordering::SeqCst);
+        }
+        !is_quiet
+    }
+
+    /// Ends that, whatever woke the thread; takes out what made the descriptor readable. Does not block.
+    pub fn end_sleep(&self) {
+        self.sleepers.asleep.store(false, Ordering::SeqCst);
+        self.poll_kernel(Some(0), true);
+    }
+
+    /// When the engine must be run even if nothing comes (nanoseconds of [`time::now_ns`]).
+    pub fn first_timer(&self) -> Option<u64> {
+        self.timers.first()
+    }
+
     fn lead(&self, deadline: Option<u64>, is_ready: &mut dyn FnMut() -> bool) {
         let asleep = &self.sleepers.asleep;
         asleep.store(true, Ordering::SeqCst);

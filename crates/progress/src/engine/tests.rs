@@ -247,3 +247,32 @@ fn a_source_that_was_woken_and_removed_lets_its_engine_go() {
     drop((registration, engine));
     assert!(gone.upgrade().is_none());
 }
+
+#[test]
+fn who_sleeps_by_other_means_is_woken_by_the_descriptor() {
+    let engine = Engine::new().unwrap();
+    let (event, count) = (Event::new(), Arc::new(AtomicU64::new(0)));
+    let its = Arc::clone(&count);
+    let source = call(Next::Park, move |_| its.fetch_add(1, Ordering::Relaxed) as u32 + 1);
+    let registration = engine.register(engine.class("event"), Some(event.clone()), source).unwrap();
+    let sleeps = |engine: &Engine, seconds: i64| {
+        let mut fds = [rustix::event::PollFd::from_borrowed_fd(engine.descriptor(), rustix::event::PollFlags::IN)];
+        let limit = rustix::time::Timespec { tv_sec: seconds, tv_nsec: 0 };
+        rustix::event::poll(&mut fds, Some(&limit)).unwrap() == 0
+    };
+    assert!(!engine.begin_sleep());
+    assert!(sleeps(&engine, 0));
+    // Rung by its descriptor, and woken by another thread.
+    for wake in [&|| event.ring(), &|| registration.wake()] as [&dyn Fn(); 2] {
+        assert!(!engine.begin_sleep());
+        wake();
+        assert!(!sleeps(&engine, 10), "it is readable");
+        engine.end_sleep();
+        assert!(sleeps(&engine, 0), "and was taken out");
+        assert!(engine.begin_sleep(), "there is something to do");
+        while engine.do_work() > 0 {}
+    }
+    assert_eq!(count.load(Ordering::Relaxed), 2);
+    registration.wake_at(77);
+    assert_eq!(engine.first_timer(), Some(77));
+}
