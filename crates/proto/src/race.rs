@@ -252,6 +252,13 @@ impl Race {
         others.map(|(_, one)| (one.to.to_string(), one.outcome(over))).collect()
     }
 
+    /// Whether nothing but addresses leads there, and each refused when it was tried last.
+    pub fn is_absent(&self) -> bool {
+        let refused =
+            |one: &Try| !one.is_daemon() && one.state != State::Open && one.why == Some(Why::System(Os(REFUSED)));
+        !self.tries.is_empty() && self.tries.iter().all(refused)
+    }
+
     /// Address by address, what it gave.
     pub fn tried(&self) -> String {
         let mut text = String::new();
@@ -410,6 +417,29 @@ mod tests {
         let expected = "10.0.0.1:1: no answer (ETIMEDOUT), 7 attempts; 10.0.0.2:1: no answer (ETIMEDOUT), 7 attempts; \
                     10.0.0.3:1: excluded by MADRIGAL_NET; and in 15.0 s it did not connect to us";
         assert_eq!(race.tried(), expected);
+    }
+
+    #[test]
+    fn a_peer_is_absent_if_all_its_addresses_refuse() {
+        let refuse =
+            |race: &mut Race, ways: &[usize]| ways.iter().for_each(|i| race.failed(*i, Why::System(Os(REFUSED)), MS));
+        let mut two = Race::new(
+            &race(0).tries[..2].iter().map(|one| (one.to.clone(), Wish::Wanted)).collect::<Vec<_>>(),
+            PATIENCE,
+            0,
+        );
+        all(&mut two, STAGGER);
+        refuse(&mut two, &[0]);
+        assert!(!two.is_absent(), "one may still answer");
+        refuse(&mut two, &[1]);
+        assert!(two.is_absent());
+        two.connected(1);
+        assert!(!two.is_absent(), "something is there");
+        for mut other in [race(0), with_daemon(Wish::Wanted)] {
+            all(&mut other, STAGGER);
+            refuse(&mut other, &[0, 1]);
+            assert!(!other.is_absent(), "an address that is not wanted, or a daemon, may lead there");
+        }
     }
 
     #[test]

@@ -66,6 +66,8 @@ pub enum Action {
         node: NodeId,
         /// Address by address.
         tried: String,
+        /// Every address refused at last, and nothing else leads there: most likely its process is not there any more.
+        absent: bool,
     },
 }
 
@@ -430,11 +432,11 @@ impl Reach {
                     dialed.into_iter().for_each(|key| self.close(key));
                 }
                 Some(Act::GiveUp) => {
-                    let tried = race.tried();
+                    let (tried, absent) = (race.tried(), race.is_absent());
                     peer.race = None;
                     self.end_race(node);
                     self.forget(node);
-                    self.actions.push_back(Action::Unreachable { node, tried });
+                    self.actions.push_back(Action::Unreachable { node, tried, absent });
                     return;
                 }
             }

@@ -140,7 +140,7 @@ impl World {
                     let bytes = self.nodes[i].id.number().to_le_bytes().to_vec();
                     self.deliver(EndOf { node: i, key }, |to| Event::Bytes { to, bytes });
                 }
-                Action::Unreachable { node, tried } => self.nodes[i].unreachable.push((node, tried)),
+                Action::Unreachable { node, tried, .. } => self.nodes[i].unreachable.push((node, tried)),
             }
         }
     }

@@ -1,6 +1,5 @@
 //! Connections that are not up yet: accepted, dialled, and the actions that the machine of [`madrigal_proto::reach`] requests.
 
-use core::net::SocketAddr;
 use std::collections::{HashMap, HashSet, VecDeque};
 
 use madrigal_base::error::Os;
@@ -41,10 +40,6 @@ pub(super) struct Handshakes {
     pub(super) sites: Sites,
     reach: Reach,
     halves: HashMap<Key, Half>,
-    /// The addresses of nodes being dialled, where nothing but addresses can lead there.
-    places: HashMap<NodeId, Vec<SocketAddr>>,
-    /// Those of them that refused when they were tried last.
-    refused: HashSet<SocketAddr>,
     /// Those of them that epoll reported.
     ready: HashSet<Key>,
     /// A connection waits at the listener.
@@ -55,8 +50,6 @@ pub(super) struct Handshakes {
 
 struct Half {
     socket: Fd,
-    /// The address dialled.
-    to: Option<SocketAddr>,
     connecting: bool,
     /// The daemon's answer so far.
     ask: Option<Ask>,
@@ -66,7 +59,7 @@ struct Half {
 
 impl Half {
     fn new(socket: Fd, connecting: bool) -> Self {
-        Self { socket, to: None, connecting, ask: None, by: None }
+        Self { socket, connecting, ask: None, by: None }
     }
 
     /// Whether it stands; an error where it cannot.
@@ -92,8 +85,6 @@ impl Handshakes {
             sites,
             reach,
             halves: HashMap::new(),
-            places: HashMap::new(),
-            refused: HashSet::new(),
             ready: HashSet::new(),
             knock: false,
             shut_until: 0,
@@ -103,13 +94,6 @@ impl Handshakes {
 
     /// Begins to dial a node.
     pub(super) fn seek(&mut self, epoll: &Fd, node: NodeId, ways: &[(Way, Wish)], now: u64) {
-        let place = |(way, wish): &(Way, Wish)| match way {
-            Way::At(address) if *wish == Wish::Wanted => Some(*address),
-            _ => None,
-        };
-        if let Some(places) = ways.iter().map(place).collect() {
-            self.places.insert(node, places);
-        }
         self.reach.seek(node, ways, now);
         self.act(epoll, now);
     }
@@ -175,7 +159,6 @@ impl Handshakes {
 
     /// The link to that node has ended, or is not wanted any more.
     pub(super) fn gone(&mut self, epoll: &Fd, node: NodeId) {
-        self.is_absent(node);
         self.reach.gone(node);
         self.act(epoll, time::now_ns());
     }
@@ -243,35 +226,9 @@ impl Handshakes {
     }
 
     fn end(&mut self, epoll: &Fd, key: Key, end: End, now: u64) {
-        let refused = matches!(&end, End::System(os) if os.0 == Errno::CONNREFUSED.raw_os_error());
-        self.forget(key, refused);
+        self.halves.remove(&key);
         self.reach.failed(key, end, now);
         self.act(epoll, now);
-    }
-
-    /// A connection ended, or is ours no more; `refused`: whether it was refused.
-    fn forget(&mut self, key: Key, refused: bool) -> Option<Half> {
-        let half = self.halves.remove(&key)?;
-        if let Some(to) = half.to {
-            self.note_refusal(to, refused);
-        }
-        Some(half)
-    }
-
-    fn note_refusal(&mut self, to: SocketAddr, refused: bool) {
-        if refused {
-            self.refused.insert(to);
-        } else {
-            self.refused.remove(&to);
-        }
-    }
-
-    /// A node is not dialled any more; whether all its addresses refused at the last attempt.
-    fn is_absent(&mut self, node: NodeId) -> bool {
-        let places = self.places.remove(&node).unwrap_or_default();
-        let absent = !places.is_empty() && places.iter().all(|place| self.refused.contains(place));
-        places.iter().for_each(|place| self.note_refusal(*place, false));
-        absent
     }
 
     /// Begins to connect.
@@ -279,7 +236,7 @@ impl Handshakes {
         match to {
             Way::At(address) => {
                 let socket = dial(address).map_err(|errno| End::System(Os(errno.raw_os_error())))?;
-                Ok(Half { to: Some(address), ..Half::new(socket, true) })
+                Ok(Half::new(socket, true))
             }
             Way::Daemon { host, port } => {
                 let (socket, ask) = self.sites.dial(&host, port, within)?;
@@ -302,15 +259,13 @@ impl Handshakes {
                         let _ = rustix::net::send(&half.socket, &bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
                     }
                 }
-                Action::Close { key } => drop(self.forget(key, false)),
+                Action::Close { key } => drop(self.halves.remove(&key)),
                 Action::Up { key, node } => {
-                    self.is_absent(node);
-                    if let Some(half) = self.forget(key, false) {
+                    if let Some(half) = self.halves.remove(&key) {
                         self.outcomes.push_back(Outcome::Up(node, half.socket, half.by));
                     }
                 }
-                Action::Unreachable { node, tried } => {
-                    let absent = self.is_absent(node);
+                Action::Unreachable { node, tried, absent } => {
                     self.outcomes.push_back(Outcome::Unreachable(node, tried, absent));
                 }
             }
