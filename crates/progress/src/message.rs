@@ -195,6 +195,24 @@ pub enum LinkError {
 /// Where a long body goes: pieces of lent memory ([`madrigal_sys::piece::scatter`] copies into them).
 pub type Placement = Vec<Piece>;
 
+/// Puts the pieces of a frame behind its first `skip` bytes, of `front` and the pieces of `body` together, into `list`, as many as it has room
+/// for; how many.
+#[inline]
+pub fn gather<'a>(front: &'a [u8], body: &'a [IoSlice<'_>], mut skip: usize, list: &mut [IoSlice<'a>]) -> usize {
+    let mut used = 0;
+    for piece in core::iter::once(front).chain(body.iter().map(|piece| &piece[..])) {
+        let part = piece.get(skip..).unwrap_or_default();
+        skip = skip.saturating_sub(piece.len());
+        if part.is_empty() {
+            continue;
+        }
+        let Some(place) = list.get_mut(used) else { break };
+        *place = IoSlice::new(part);
+        used += 1;
+    }
+    used
+}
+
 /// The layer above, as a port sees it. It may not call the port from within.
 pub trait Sink {
     /// A link is usable, by our wish or the peer's. The id was verified.

@@ -11,7 +11,7 @@ mod resuming;
 use std::io::IoSlice;
 
 use madrigal_base::node::{NodeAddress, NodeId};
-use madrigal_progress::message::{LinkError, LinkIndex, MAX_HEAD, Placement, Sent, Sink};
+use madrigal_progress::message::{LinkError, LinkIndex, MAX_HEAD, Placement, Sent, Sink, gather};
 use madrigal_proto::frame::{self, Front, PREFIX};
 use madrigal_sys::Errno;
 use madrigal_sys::fd::Fd;
@@ -239,21 +239,9 @@ impl Lane {
     }
 
     /// One vectored send of `front` and the pieces behind the first `skip` bytes of them.
-    fn gather(&mut self, front: &[u8], body: &[IoSlice<'_>], mut skip: usize) -> Result<usize, LinkError> {
+    fn gather(&mut self, front: &[u8], body: &[IoSlice<'_>], skip: usize) -> Result<usize, LinkError> {
         let mut list = [IoSlice::new(&[]); PIECES];
-        let (mut used, mut whole) = (0, true);
-        for piece in core::iter::once(front).chain(body.iter().map(|piece| &piece[..])) {
-            let part = piece.get(skip..).unwrap_or_default();
-            skip = skip.saturating_sub(piece.len());
-            if part.is_empty() {
-                continue;
-            }
-            match list.get_mut(used) {
-                Some(place) => *place = IoSlice::new(part),
-                None => whole = false,
-            }
-            used += usize::from(whole);
-        }
+        let used = gather(front, body, skip, &mut list);
         let list = list.get(..used).unwrap_or_default();
         self.taken(rustix::net::sendmsg(&self.socket, list, &mut SendAncillaryBuffer::default(), FLAGS))
     }

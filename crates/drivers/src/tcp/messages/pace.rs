@@ -1,16 +1,7 @@
-//! How often a port reads its sockets: at every poll while something was going on lately, and ever more rarely when not, so that polling a
-//! quiet port costs next to nothing.
+//! How often a port reads its sockets, and where first.
 
-use madrigal_sys::time;
+use madrigal_progress::pace;
 
-/// Polls after something happened each of which reads.
-const EAGER: u32 = 512;
-/// The first and the longest time between two reads after that, in nanoseconds.
-const FIRST_GAP: u64 = 2_000;
-const LAST_GAP: u64 = 50_000;
-/// Polls between two reads of the clock, while polls follow each other so fast.
-const STRIDE: u32 = 8;
-const FAST: u64 = 4_000;
 /// Of so many reads of the hot link's socket, one is of all sockets.
 const SCAN_EVERY: u32 = 32;
 /// Reads of the hot link in a row that may find nothing before it is no longer read by itself.
@@ -19,12 +10,7 @@ const MISSES: u32 = 256;
 /// When to read, and where first.
 #[derive(Debug)]
 pub(super) struct Pace {
-    eager: u32,
-    polls: u32,
-    stride: u32,
-    seen: u64,
-    next: u64,
-    gap: u64,
+    pace: pace::Pace,
     hot: Option<u32>,
     misses: u32,
     reads: u32,
@@ -32,48 +18,19 @@ pub(super) struct Pace {
 
 impl Pace {
     pub(super) fn new() -> Self {
-        Self {
-            eager: EAGER,
-            polls: 0,
-            stride: STRIDE,
-            seen: 0,
-            next: 0,
-            gap: FIRST_GAP,
-            hot: None,
-            misses: 0,
-            reads: 0,
-        }
+        Self { pace: pace::Pace::default(), hot: None, misses: 0, reads: 0 }
     }
 
     /// Whether this poll reads the sockets.
     #[inline]
     pub(super) fn is_due(&mut self) -> bool {
-        if self.eager > 0 {
-            self.eager -= 1;
-            return true;
-        }
-        self.polls += 1;
-        self.polls >= self.stride && self.is_time()
-    }
-
-    fn is_time(&mut self) -> bool {
-        let now = time::now_ns();
-        self.polls = 0;
-        self.stride = if now.saturating_sub(self.seen) < FAST { STRIDE } else { 1 };
-        self.seen = now;
-        if now < self.next {
-            return false;
-        }
-        self.gap = (self.gap * 2).min(LAST_GAP);
-        self.next = now + self.gap;
-        true
+        self.pace.is_due()
     }
 
     /// Something happened: the next poll reads.
     #[inline]
     pub(super) fn stir(&mut self) {
-        self.eager = EAGER;
-        self.gap = FIRST_GAP;
+        self.pace.stir();
     }
 
     /// The link whose socket alone is read this time; `None`: all are.
