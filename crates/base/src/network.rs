@@ -42,6 +42,17 @@ impl Ports {
         &self.0
     }
 
+    /// The ports to look for a free one in, each once, from one of them on, which `random` chooses: so processes of one host seek apart. Port
+    /// 0, any that is free, where all are meant.
+    pub fn search(&self, random: u64) -> impl Iterator<Item = u16> {
+        let any = [(0, 0)];
+        let ranges = if self.0.is_empty() { any.to_vec() } else { self.0.clone() };
+        let all: Vec<u16> = ranges.into_iter().flat_map(|(low, high)| low..=high).collect();
+        let from = random as usize % all.len().max(1);
+        let (before, behind) = all.split_at(from);
+        [behind, before].concat().into_iter()
+    }
+
     /// Whether the port is meant.
     pub fn contains(&self, port: u16) -> bool {
         self.0.is_empty() || self.0.iter().any(|&(low, high)| (low..=high).contains(&port))
@@ -138,6 +149,13 @@ mod tests {
         let ports = Ports::parse("80,8000-8010").unwrap();
         assert!(ports.contains(80) && ports.contains(8010) && !ports.contains(81) && !ports.contains(7999));
         assert!(Ports::parse("").unwrap().contains(1) && Ports::parse("80,").is_none());
+    }
+
+    #[test]
+    fn ports_are_sought_in_turn() {
+        let ports = Ports::parse("80,8000-8002").unwrap();
+        assert_eq!(ports.search(5).collect::<Vec<_>>(), [8000, 8001, 8002, 80]);
+        assert_eq!(Ports::default().search(u64::MAX).collect::<Vec<_>>(), [0]);
     }
 
     #[test]

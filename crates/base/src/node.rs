@@ -95,6 +95,21 @@ impl NodeAddress {
         Self { id, channel: 0, port: 0, addresses: Vec::new(), foreign: Vec::new() }
     }
 
+    /// The stack that its links have, as text; `None`: none that is known. Addresses of the short form do not tell.
+    pub fn stack(&self) -> Option<&str> {
+        let kind = Foreign::kind_of(STACK);
+        let stack = self.foreign.iter().find(|foreign| foreign.kind == kind)?;
+        // Of a text that is none nothing is like it.
+        Some(core::str::from_utf8(&stack.bytes).unwrap_or("?"))
+    }
+
+    /// From now on its links have that stack. It comes first of all that is of another kind, for who does not see it cannot connect.
+    pub fn set_stack(&mut self, stack: &str) {
+        let kind = Foreign::kind_of(STACK);
+        self.foreign.retain(|foreign| foreign.kind != kind);
+        self.foreign.insert(0, Foreign { kind, bytes: stack.as_bytes().to_vec() });
+    }
+
     /// The bytes, as many addresses as fit; `len` is [`Self::SHORT`] or [`Self::LONG`].
     pub fn encode(&self, len: usize) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(len);
@@ -173,6 +188,8 @@ impl NodeAddress {
 }
 
 const AF_INET: u16 = 2;
+/// The kind under which a node publishes the stack of its links.
+const STACK: &str = "stack";
 /// Before an address of another kind.
 const FOREIGN: u8 = 7;
 const MOST: u8 = Foreign::LONGEST as u8;
@@ -210,6 +227,20 @@ mod tests {
         assert!(NodeAddress::decode(&sent.encode(NodeAddress::SHORT)).unwrap().foreign.is_empty());
         assert!(NodeAddress::decode(&sent.encode(NodeAddress::LONG)[..40]).is_err());
         assert_ne!(Foreign::kind_of("tcp;ofi_rxm"), Foreign::kind_of("verbs;ofi_rxm"));
+    }
+
+    #[test]
+    fn the_stack_of_a_nodes_links_goes_first() {
+        let foreign = Foreign { kind: Foreign::kind_of("efa"), bytes: vec![9; 32] };
+        let mut sent = NodeAddress { foreign: vec![foreign.clone()], ..address() };
+        assert_eq!(sent.stack(), None);
+        sent.set_stack("stripe(2)/tcp");
+        sent.set_stack("adoc/tls/stripe(32)/tcp");
+        let seen = NodeAddress::decode(&sent.encode(NodeAddress::LONG)).unwrap();
+        assert_eq!((seen.stack(), seen.foreign.len()), (Some("adoc/tls/stripe(32)/tcp"), 1));
+        assert_eq!(NodeAddress::decode(&sent.encode(NodeAddress::SHORT)).unwrap().stack(), None);
+        sent.foreign[0].bytes = vec![0xff];
+        assert_eq!(sent.stack(), Some("?"));
     }
 
     #[test]

@@ -15,6 +15,7 @@
 //! **Threads.** An end is used by one thread at a time (`&mut self`); the two ends of an endpoint may be used at the same time.
 
 use std::io::IoSlice;
+use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
@@ -22,6 +23,7 @@ use madrigal_base::error::{AcceptError, ConnectError, ListenError, ReadError, Wr
 use madrigal_base::ids::Reach;
 use madrigal_base::locator::Locator;
 use madrigal_base::network::Network;
+use madrigal_base::node::NodeAddress;
 
 use crate::wait::Peer;
 
@@ -64,6 +66,17 @@ pub trait Driver: Send + Sync {
 
     /// Where a listener called `name` is on this host unless a place is given; ports are left to the kernel.
     fn address_for(&self, name: &str) -> Option<Locator>;
+
+    /// The addresses of this host at which others may reach a listener at all of them, likeliest first, as the place's settings allow; none
+    /// where locators are names.
+    fn addresses(&self, _place: &Place) -> Vec<IpAddr> {
+        Vec::new()
+    }
+
+    /// Whether the grid of this host's daemon has connections with that node's host enciphered. Reads the daemon's file.
+    fn is_guarded(&self, _to: &NodeAddress, _place: &Place) -> bool {
+        false
+    }
 
     /// Begins to listen. Does not block. Other processes can connect as soon as this returns, until the listener is dropped.
     fn listen(&self, at: &Locator, place: &Place) -> Result<Box<dyn Listener>, ListenError>;

@@ -205,7 +205,15 @@ impl Reach {
         key
     }
 
-    /// A connection we dialled stands.
+    /// A connection we dialled stands, and the process at its other end has not answered yet: it may be computing, and is waited for longer.
+    pub fn stands(&mut self, key: Key) {
+        let Some(Connection { role: Role::Dialed(node, i), .. }) = self.talks.get(&key) else { return };
+        if let Some(race) = self.peers.get_mut(node).and_then(|peer| peer.race.as_mut()) {
+            race.connected(*i);
+        }
+    }
+
+    /// A connection we dialled stands, and can be talked on.
     pub fn connected(&mut self, key: Key) {
         let Some(Connection { talk, role: Role::Dialed(node, i), .. }) = self.talks.get_mut(&key) else { return };
         let (begun, hello) = Talk::call(self.me, *node, (self.random)());

@@ -16,6 +16,7 @@ use std::sync::Arc;
 use madrigal_base::error::{AcceptError, ConnectError, ListenError};
 use madrigal_base::ids::Reach;
 use madrigal_base::locator::{Address, Locator};
+use madrigal_base::node::NodeAddress;
 use madrigal_progress::driver::{Connecting, Connection, Driver, Facts, Listener, Pending, Place, Signal};
 use madrigal_proto::hosts;
 use madrigal_sys::{Errno, time};
@@ -23,6 +24,7 @@ use rustix::net::{AddressFamily, SocketFlags, sockopt};
 
 use by_daemon::ByDaemon;
 use ends::connection;
+use messages::interfaces;
 use sites::{Goes, Sites};
 use socket::{NAME, Socket, os, own, peer_of, socket};
 
@@ -51,6 +53,14 @@ impl Driver for Tcp {
 
     fn address_for(&self, _name: &str) -> Option<Locator> {
         Some(Locator::inet(NAME, SocketAddr::from(([127, 0, 0, 1], 0))))
+    }
+
+    fn addresses(&self, place: &Place) -> Vec<IpAddr> {
+        interfaces::addresses(&place.network.nets)
+    }
+
+    fn is_guarded(&self, to: &NodeAddress, place: &Place) -> bool {
+        sites::is_guarded(to, place)
     }
 
     fn listen(&self, at: &Locator, _place: &Place) -> Result<Box<dyn Listener>, ListenError> {

@@ -5,7 +5,7 @@
 //! The kernel is queried by rtnetlink(7).
 
 use std::collections::HashMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use madrigal_base::network::Nets;
 use madrigal_sys::Errno;
@@ -13,8 +13,12 @@ use madrigal_sys::fd::Fd;
 use rustix::fs::{Mode, OFlags};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 
-/// The addresses that may be used.
-pub(super) fn addresses(nets: &Nets) -> Result<Vec<IpAddr>, Errno> {
+/// The addresses that may be used. Where the kernel's may not be queried (a sandbox), the likely one must do.
+pub(in super::super) fn addresses(nets: &Nets) -> Vec<IpAddr> {
+    all(nets).unwrap_or_else(|_| likely_address().into_iter().collect())
+}
+
+fn all(nets: &Nets) -> Result<Vec<IpAddr>, Errno> {
     let mut host = Host::default();
     let socket = Fd::from(rustix::net::socket_with(
         AddressFamily::NETLINK,
@@ -26,6 +30,17 @@ pub(super) fn addresses(nets: &Nets) -> Result<Vec<IpAddr>, Errno> {
         ask(&socket, question, &mut |kind, message| host.handle(kind, message))?;
     }
     Ok(host.usable(nets))
+}
+
+/// The address from which this host would reach others, where the kernel does not list them all.
+fn likely_address() -> Option<IpAddr> {
+    // Documentation addresses: nothing is sent by connecting a datagram socket.
+    let to = SocketAddr::from((Ipv4Addr::new(192, 0, 2, 1), 9));
+    let fd = rustix::net::socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None);
+    let fd = Fd::from(fd.ok()?);
+    rustix::net::connect(&fd, &to).ok()?;
+    let own: SocketAddr = rustix::net::getsockname(&fd).ok()?.try_into().ok()?;
+    Some(own.ip())
 }
 
 /// What the kernel reported.
@@ -319,9 +334,9 @@ mod tests {
 
     #[test]
     fn the_kernel_of_this_machine_is_understood() {
-        let found = addresses(&Nets::default()).expect("rtnetlink answers");
+        let found = all(&Nets::default()).expect("rtnetlink answers");
         assert!(found.iter().any(IpAddr::is_loopback) || !found.is_empty(), "every machine has an address: {found:?}");
-        let loopback = addresses(&Nets::parse("lo").unwrap()).expect("rtnetlink answers");
+        let loopback = all(&Nets::parse("lo").unwrap()).expect("rtnetlink answers");
         assert!(loopback.iter().all(|address| address.is_loopback() || !address.is_multicast()), "{loopback:?}");
     }
 

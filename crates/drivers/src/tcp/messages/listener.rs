@@ -6,7 +6,7 @@ use core::time::Duration;
 use madrigal_base::network::Network;
 use madrigal_sys::Errno;
 use madrigal_sys::fd::Fd;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+use rustix::net::{SocketFlags, sockopt};
 
 use super::super::socket::os;
 use super::super::{family, own, socket};
@@ -34,22 +34,15 @@ pub(super) struct Listener {
 impl Listener {
     /// Listens on every address, of both families where there are both, at a port the user allows.
     pub(super) fn open(network: &Network) -> Result<Self, String> {
-        let ranges = network.ports.ranges();
-        if ranges.is_empty() {
-            return Self::at(0).map_err(|errno| format!("cannot listen: {}", os(errno)));
-        }
-        // Processes of one host take different ports: each begins its search somewhere else.
-        let count: usize = ranges.iter().map(|(low, high)| usize::from(high - low) + 1).sum();
-        let ports = || ranges.iter().flat_map(|&(low, high)| low..=high);
-        let from = madrigal_sys::process::random() as usize % count.max(1);
         let mut last = Errno::ADDRINUSE;
-        for port in ports().skip(from).chain(ports().take(from)) {
+        for port in network.ports.search(madrigal_sys::process::random()) {
             match Self::at(port) {
                 Ok(listener) => return Ok(listener),
                 Err(errno) => last = errno,
             }
         }
-        Err(format!("cannot listen at any port that MADRIGAL_PORTS allows: {}", os(last)))
+        let whence = if network.ports.ranges().is_empty() { "" } else { " at any port that MADRIGAL_PORTS allows" };
+        Err(format!("cannot listen{whence}: {}", os(last)))
     }
 
     fn at(port: u16) -> Result<Self, Errno> {
@@ -109,14 +102,4 @@ fn prepared(fd: Fd) -> Fd {
     let _ = sockopt::set_tcp_keepcnt(&fd, ASK_TIMES);
     let _ = sockopt::set_tcp_user_timeout(&fd, CUT_OFF.as_millis() as u32);
     fd
-}
-
-/// The address from which this host would reach others, where the kernel does not list them all.
-pub(super) fn likely_address() -> Option<core::net::IpAddr> {
-    // Documentation addresses: nothing is sent by connecting a datagram socket.
-    let to = SocketAddr::from((Ipv4Addr::new(192, 0, 2, 1), 9));
-    let fd = rustix::net::socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None);
-    let fd = Fd::from(fd.ok()?);
-    rustix::net::connect(&fd, &to).ok()?;
-    own(&fd).map(|address| address.ip())
 }

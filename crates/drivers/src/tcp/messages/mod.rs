@@ -14,7 +14,7 @@
 mod events;
 mod flow;
 mod handshakes;
-mod interfaces;
+pub(super) mod interfaces;
 mod lane;
 mod listener;
 mod pace;
@@ -45,10 +45,8 @@ impl MessageDriver for Tcp {
     }
 
     fn open(&self, me: NodeId, place: &Place) -> Result<Box<dyn Port>, String> {
-        // Where the kernel's addresses may not be queried (a sandbox), the likely one must do.
-        let addresses = interfaces::addresses(&place.network.nets)
-            .unwrap_or_else(|_| listener::likely_address().into_iter().collect());
         let sites = Sites::find(&place.daemons, madrigal_sys::time::now_ns());
+        let addresses = interfaces::addresses(&place.network.nets);
         Ok(Box::new(port::TcpPort::new(me, &place.network, addresses, sites)?))
     }
 }

@@ -312,6 +312,9 @@ impl Port for TcpPort {
             self.handshakes.renew(to.id, time::now_ns());
             return Ok(LinkIndex(link));
         }
+        if let Some(stack) = to.stack() {
+            return Err(format!("links with node {} have the stack `{stack}`, and those of this driver none", to.id));
+        }
         let ways = if to.port == 0 { Vec::new() } else { self.ways(to) };
         if ways.is_empty() {
             return Err(format!("node {} has published no address", to.id));
