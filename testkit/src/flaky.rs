@@ -1,23 +1,29 @@
-//! Connections that break, of any driver, and what a link with a stripe promises over them.
+//! Connections that break, of any driver, and what a link with a stripe promises over them, and messages over such a link.
 //! Features (docs/features.md): B6, B8.
 
 use std::io::IoSlice;
 use std::mem::MaybeUninit;
+use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
+use madrigal::circuit::{Packs, Unpacks};
 use madrigal::config::Settings;
+use madrigal::endpoint::Send;
 use madrigal::error::{ConnectError, ListenError, ReadError, WriteError};
 use madrigal::locator::Locator;
+use madrigal::network::Nets;
 use madrigal::wait::Waiter;
-use madrigal::{Acceptor, Runtime, VLink, time};
+use madrigal::workers::Options;
+use madrigal::{Acceptor, Circuit, Endpoint, Runtime, VLink, Worker, time};
 use madrigal_progress::bell::Bell;
 use madrigal_progress::driver::{
     ByteRx, ByteTx, Connecting, Connection, Driver, Ends, Facts, Listener, Pending, Place, Read, Signal, Watched, Wrote,
 };
 use madrigal_stream::{Stacked, adapter, connect};
+use madrigal_sys::piece::Piece;
 use rustix::event::{Timespec, epoll};
 
 use crate::noise::{Noise, Stream};
@@ -30,6 +36,13 @@ pub static CASES: &[Case<&'static dyn Driver>] = &[
     Case { name: "compressed_neither", run: |below| transfers(*below, "adoc/stripe(3)/tcp", 3) },
     Case { name: "enciphered_neither", run: |below| transfers(*below, "tls/stripe(4)/tcp", 4) },
     Case { name: "without_a_connection_there_is_no_link", run: all_lost },
+];
+
+/// The suite of messages.
+pub static MESSAGE_CASES: &[Case<&'static dyn Driver>] = &[
+    Case { name: "stripe_loses_no_message_with_its_connections", run: |below| messages(*below, "stripe(4)/tcp", 4) },
+    Case { name: "adoc_tls_stripe_neither", run: |below| messages(*below, "adoc/tls/stripe(3)/tcp", 3) },
+    Case { name: "without_a_connection_both_learn_that_the_peer_is_gone", run: all_lost_messages },
 ];
 
 /// Bytes each way.
@@ -55,14 +68,7 @@ fn pair(runtime: &Runtime, below: &'static Flaky, stack: &str) -> (VLink, VLink)
 
 /// Every byte comes, both ways, while each connection but the second one breaks, the first one too, and new ones take their places.
 fn transfers(below: &'static dyn Driver, stack: &str, streams: u8) {
-    let flaky: &'static Flaky = Box::leak(Box::new(Flaky {
-        below,
-        made: AtomicUsize::new(0),
-        lives: |count| match count {
-            1 => usize::MAX,
-            count => 20_000 + Noise::new(count as u64).below(400_000),
-        },
-    }));
+    let flaky = all_but_the_second(below);
     let runtime = runtime();
     let (near, far) = pair(&runtime, flaky, stack);
     runtime.engine().wait_until(&Waiter::default(), Some(time::now_ns() + 200_000_000), || false);
@@ -92,6 +98,90 @@ fn transfers(below: &'static dyn Driver, stack: &str, streams: u8) {
     assert_eq!(far.read(vec![0; 1]).wait().expect("the end").len, 0);
     let made = flaky.made.load(Ordering::Relaxed);
     assert!(made > usize::from(streams), "{made} connections were made");
+}
+
+/// Each connection but the second one breaks.
+fn all_but_the_second(below: &'static dyn Driver) -> &'static Flaky {
+    let lives = |count| match count {
+        1 => usize::MAX,
+        count => 20_000 + Noise::new(count as u64).below(400_000),
+    };
+    Box::leak(Box::new(Flaky { below, made: AtomicUsize::new(0), lives }))
+}
+
+/// Two endpoints whose messages go over such connections, all at one address, so that one link is dialled once.
+fn endpoints(flaky: &'static Flaky, stack: &str) -> [Endpoint; 2] {
+    let driver = crate::stacked::messages_over(stack, flaky);
+    let mut place = place();
+    place.network.nets = Nets::parse("127.0.0.0/8").expect("a list");
+    [(); 2].map(|()| {
+        let worker = Worker::open(&Options { drivers: &[driver], place: place.clone(), max_spin_ns: 50_000 });
+        Circuit::endpoint(&worker.expect("opens")).expect("a channel")
+    })
+}
+
+/// Every message of a Circuit comes, once and in order, both ways, though each connection but the second one breaks, the first one too.
+fn messages(below: &'static dyn Driver, stack: &str, streams: u8) {
+    const COUNT: u64 = 300;
+    let flaky = all_but_the_second(below);
+    let endpoints = endpoints(flaky, stack);
+    let members: Vec<_> = endpoints.iter().map(Endpoint::address).collect();
+    thread::scope(|scope| {
+        for (me, endpoint) in endpoints.into_iter().enumerate() {
+            let members = &members;
+            scope.spawn(move || {
+                let mut circuit = Circuit::join(endpoint, members).expect("joins");
+                let (mut out, mut back) = (Noise::new(me as u64 + 1), Noise::new(2 - me as u64));
+                let sized = |noise: &mut Noise, number: u64| vec![number as u8; 1 + noise.size(60_000)];
+                for number in 0..COUNT {
+                    // One of them dials; then both send at once.
+                    if me == 0 || number > 0 {
+                        send_by(&mut circuit, 1 - me, &sized(&mut out, number));
+                    }
+                    let expected = sized(&mut back, number);
+                    let mut room = vec![0; expected.len()];
+                    let mut unpacking = circuit.begin_unpacking().expect("a message");
+                    unpacking.unpack(&mut room, Unpacks::Cheaper).expect("its bytes");
+                    unpacking.end().expect("the end");
+                    assert!(room == expected, "message {number} of {}", 1 - me);
+                    if me == 1 && number == 0 {
+                        send_by(&mut circuit, 0, &sized(&mut out, number));
+                    }
+                }
+                circuit.flush();
+            });
+        }
+    });
+    let made = flaky.made.load(Ordering::Relaxed);
+    assert!(made > usize::from(streams), "{made} connections were made");
+}
+
+fn send_by(circuit: &mut Circuit, to: usize, bytes: &[u8]) {
+    let mut packing = circuit.begin_packing(to).expect("packs");
+    packing.pack(bytes, Packs::Cheaper);
+    packing.end().expect("is sent");
+}
+
+/// Where the only connection breaks, the link ends at both sides, with the reason.
+fn all_lost_messages(below: &&'static dyn Driver) {
+    let flaky = Box::leak(Box::new(Flaky { below: *below, made: AtomicUsize::new(0), lives: |_| 50_000 }));
+    let [near, far] = endpoints(flaky, "stripe(1)/tcp");
+    let to = near.peer(&far.address());
+    let bytes = [7; 1000];
+    let mut whys = [None::<String>, None];
+    while whys.iter().any(Option::is_none) {
+        // SAFETY: injected, so read during the call only.
+        #[allow(unsafe_code)]
+        let piece = unsafe { Piece::lend(bytes.as_ptr(), bytes.len()) };
+        let send = Send { to, tag: Some(1), data: None, parts: &[piece], token: 0, inject: true, delivery: false };
+        let _ = near.send(&send);
+        for (why, endpoint) in whys.iter_mut().zip([&near, &far]) {
+            endpoint.worker().progress();
+            let all = endpoint.worker().reached().into_iter().find_map(|reached| reached.why);
+            *why = all.map(|why| why.to_string()).or(why.take());
+        }
+    }
+    assert!(whys.iter().flatten().all(|why| why.contains("is gone")), "{whys:?}");
 }
 
 /// Both ends learn of it.
@@ -144,6 +234,10 @@ impl Driver for Flaky {
 
     fn address_for(&self, name: &str) -> Option<Locator> {
         self.below.address_for(name)
+    }
+
+    fn addresses(&self, place: &Place) -> Vec<IpAddr> {
+        self.below.addresses(place)
     }
 
     fn listen(&self, at: &Locator, place: &Place) -> Result<Box<dyn Listener>, ListenError> {

@@ -1,7 +1,9 @@
-//! The suites of links over every stack of adapters.
+//! The suites of links over every stack of adapters, and drivers of messages with such stacks.
 
 use libtest_mimic::Trial;
+use madrigal::StackedMessages;
 use madrigal_progress::driver::Driver;
+use madrigal_progress::message::MessageDriver;
 
 use crate::{Case, trial, vlinks};
 
@@ -22,3 +24,17 @@ pub fn trials(drivers: &[&'static dyn Driver], cases: &'static [Case<vlinks::Con
 
 /// What stands above the driver in those stacks.
 const STACKS: &[&str] = &["adoc", "stripe(1)", "stripe(4)", "adoc/stripe(3)", "tls", "adoc/tls/stripe(3)"];
+
+/// Drivers of messages with these stacks, over TCP; trials are named `STACK::CASE`.
+pub fn message_drivers() -> Vec<&'static dyn MessageDriver> {
+    MESSAGE_STACKS.iter().map(|stack| messages_over(stack, madrigal::driver("tcp").expect("always there"))).collect()
+}
+
+/// A driver of messages with that stack, over a driver of bytes.
+pub fn messages_over(stack: &str, below: &'static dyn Driver) -> &'static dyn MessageDriver {
+    let tls = Some(vlinks::certificates());
+    let made = StackedMessages::new(below, stack.parse().expect("a stack"), tls).expect("a stack of links");
+    Box::leak(Box::new(made))
+}
+
+const MESSAGE_STACKS: &[&str] = &["adoc/tcp", "stripe(2)/tcp", "adoc/tls/stripe(2)/tcp"];

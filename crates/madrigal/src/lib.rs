@@ -44,7 +44,9 @@ pub use madrigal_base::{config, error, ids, locator, network};
 pub use madrigal_drivers::{DRIVERS, MESSAGE_DRIVERS, driver, fabric, message_driver};
 pub use madrigal_message::{Circuit, Endpoint, Worker, circuit, endpoint, ports, worker as workers};
 pub use madrigal_progress::{engine, wait};
-pub use madrigal_stream::{Acceptor, Attempting, Filled, Handler, MakeTls, Op, ReadOp, VLink, WriteOp};
+pub use madrigal_stream::{
+    Acceptor, Attempting, Filled, Handler, MakeTls, Op, ReadOp, StackRefused, StackedMessages, VLink, WriteOp,
+};
 
 /// Drivers of messages: the trait, and the place where one runs.
 pub mod message {

@@ -12,7 +12,7 @@ use madrigal_progress::driver::{Connection, Driver, Pending, Place, Signal};
 use madrigal_progress::engine::Engine;
 use madrigal_sys::process;
 
-use super::ends;
+use super::ends::Made;
 use super::greeting::{Greeting, Id, receive, send};
 use super::link::{Further, Link};
 use super::made_of::MadeOf;
@@ -47,25 +47,28 @@ impl Way {
 /// An attempt to connect.
 pub(super) struct Dial {
     bell: Arc<Bell>,
+    to: Locator,
     inner: Mutex<Inner>,
 }
 
 #[derive(Default)]
 struct Inner {
-    outcome: Option<Result<Connection, ConnectError>>,
+    outcome: Option<Result<Made, ConnectError>>,
     /// What ends with the attempt.
     attempting: Option<Attempting>,
     greeting: Option<VLink>,
     /// The link, until the other end is known.
     link: Option<Arc<Link>>,
     given_up: bool,
+    /// The first connection is there: what is waited for is the process at its other end.
+    stands: bool,
 }
 
 impl Dial {
     pub(super) fn begin(way: Way, made_of: MadeOf) -> Result<Ours, ConnectError> {
         let to = way.to.clone();
         let bell = Bell::new().map_err(|errno| ConnectError::System { to, os: Os(errno.raw_os_error()) })?;
-        let dial = Arc::new(Self { bell: Arc::new(bell), inner: Mutex::default() });
+        let dial = Arc::new(Self { bell: Arc::new(bell), to: way.to.clone(), inner: Mutex::default() });
         let (its, by) = (Arc::clone(&dial), way.clone());
         let attempting = way.connect(move |outcome| match outcome {
             Ok(link) => its.greet(&by, &made_of, &link),
@@ -84,8 +87,9 @@ impl Dial {
         if inner.given_up {
             return;
         }
-        inner.greeting = Some(link.clone());
+        (inner.greeting, inner.stands) = (Some(link.clone()), true);
         drop(inner);
+        self.bell.ring();
         let id = Id(u128::from(process::random()) << 64 | u128::from(process::random()));
         send(link, &Greeting::Link(Some(id), made_of.offer.clone()));
         let (its, way, made_of) = (Arc::clone(self), way.clone(), made_of.clone());
@@ -100,7 +104,7 @@ impl Dial {
                 };
                 let no_path = move |why| ConnectError::NoPath { to: way.to.to_string(), why };
                 match made {
-                    Ok(made) => its.wait(made, link, no_path),
+                    Ok(made) => its.wait(made, no_path),
                     Err(why) => its.decide(Err(no_path(why))),
                 }
             }),
@@ -108,12 +112,7 @@ impl Dial {
     }
 
     /// Waits until the other end is known.
-    fn wait(
-        self: &Arc<Self>,
-        made: Arc<Link>,
-        first: &VLink,
-        no_path: impl FnOnce(String) -> ConnectError + Send + 'static,
-    ) {
+    fn wait(self: &Arc<Self>, made: Arc<Link>, no_path: impl FnOnce(String) -> ConnectError + Send + 'static) {
         let mut inner = self.lock();
         if inner.given_up {
             drop(inner);
@@ -121,12 +120,12 @@ impl Dial {
         }
         inner.link = Some(Arc::clone(&made));
         drop(inner);
-        let (its, first) = (Arc::clone(self), first.clone());
+        let its = Arc::clone(self);
         made.when_ready(Box::new(move |ready| {
             let link = its.lock().link.take();
             let Some(link) = link else { return };
             match ready {
-                Ok(()) => its.decide(Ok(ends::of(&link, &first))),
+                Ok(()) => its.decide(Ok(Made::new(&link))),
                 Err(why) => {
                     link.end();
                     its.decide(Err(no_path(why)));
@@ -135,7 +134,7 @@ impl Dial {
         }));
     }
 
-    fn decide(&self, outcome: Result<Connection, ConnectError>) {
+    fn decide(&self, outcome: Result<Made, ConnectError>) {
         let mut inner = self.lock();
         inner.outcome = Some(outcome);
         let greeting = inner.greeting.take();
@@ -148,7 +147,7 @@ impl Dial {
 /// A link that both ends agreed on.
 fn make(way: &Way, id: Id, (ours, theirs): (&MadeOf, &Offer), first: &VLink) -> Result<Arc<Link>, String> {
     let agreed = agree(&ours.offer, theirs).map_err(|refusal| refusal.to_string())?;
-    let adapters = ours.adapters(&agreed.stack, Role::Connecting)?;
+    let adapters = (ours.adapters(&agreed.stack, Role::Connecting)?, ours.linger);
     let most = usize::from(agreed.stack.streams().unwrap_or(1));
     let further = Missing { way: way.clone(), id, most, dialling: 0, next: 1, pause: 0, wait: PAUSES.0 };
     let link =
@@ -159,9 +158,22 @@ fn make(way: &Way, id: Id, (ours, theirs): (&MadeOf, &Offer), first: &VLink) -> 
 /// The attempt, as its owner has it: dropped, it is given up.
 pub(super) struct Ours(Arc<Dial>);
 
+impl Ours {
+    /// The link, once it is decided.
+    pub(super) fn made(&self) -> Result<Option<Made>, ConnectError> {
+        self.0.lock().outcome.take().transpose()
+    }
+
+    /// Whether its first connection is there, so that only the process at the other end is waited for.
+    pub(super) fn stands(&self) -> bool {
+        self.0.lock().stands
+    }
+}
+
 impl Pending for Ours {
     fn poll(&mut self) -> Result<Option<Connection>, ConnectError> {
-        self.0.lock().outcome.take().transpose()
+        let connection = self.made()?.map(Made::connection).transpose();
+        connection.map_err(|errno| ConnectError::System { to: self.0.to.clone(), os: Os(errno.raw_os_error()) })
     }
 
     fn signal(&self) -> Arc<dyn Signal> {

@@ -1,4 +1,4 @@
-//! The two ends of a stacked link, as a driver has them.
+//! The two ends of a stacked link, and a connection of a driver made of them.
 
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -6,21 +6,34 @@ use std::sync::Arc;
 use madrigal_base::error::{ReadError, WriteError};
 use madrigal_progress::driver::{ByteRx, ByteTx, Connection, Ends, Read, Signal, Waker, Watched, Wrote};
 
-use super::link::Link;
-use crate::vlink::VLink;
+use madrigal_progress::bell::Bell;
+use madrigal_sys::Errno;
 
-/// The connection of a link.
-pub(super) fn of(link: &Arc<Link>, first: &VLink) -> Connection {
-    let (rx, tx) = (Rx(Arc::clone(link)), Tx(Arc::clone(link)));
-    Connection {
-        ends: Ends::Bytes(Box::new(rx), Box::new(tx)),
-        signal: Arc::clone(&link.bell) as Arc<dyn Signal>,
-        local: first.local().clone(),
-        peer: first.peer().clone(),
+use super::link::Link;
+
+/// A link that both ends have. Dropped, it is closed.
+pub(super) struct Made {
+    pub(super) rx: Rx,
+    pub(super) tx: Tx,
+}
+
+impl Made {
+    pub(super) fn new(link: &Arc<Link>) -> Self {
+        Self { rx: Rx(Arc::clone(link)), tx: Tx(Arc::clone(link)) }
+    }
+
+    /// As a driver has it; the kernel may have no descriptor left.
+    pub(super) fn connection(self) -> Result<Connection, Errno> {
+        let (link, bell) = (Arc::clone(&self.rx.0), Arc::new(Bell::new()?));
+        let signal = Arc::clone(&bell) as Arc<dyn Signal>;
+        link.report_to(Arc::new(move || bell.ring()));
+        let (local, peer) = (link.local.clone(), link.peer.clone());
+        Ok(Connection { ends: Ends::Bytes(Box::new(self.rx), Box::new(self.tx)), signal, local, peer })
     }
 }
 
-struct Rx(Arc<Link>);
+/// The end that is read.
+pub(super) struct Rx(pub(super) Arc<Link>);
 
 impl Watched for Rx {
     fn arm(&mut self) -> bool {
@@ -68,7 +81,8 @@ impl Drop for Rx {
     }
 }
 
-struct Tx(Arc<Link>);
+/// The end that is written.
+pub(super) struct Tx(Arc<Link>);
 
 impl Watched for Tx {
     fn arm(&mut self) -> bool {

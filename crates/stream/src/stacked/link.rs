@@ -7,11 +7,10 @@
 use std::collections::BTreeMap;
 use std::mem;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use madrigal_adapters::contract::{Adapter, Broken, Lane, ONLY};
 use madrigal_base::locator::Locator;
-use madrigal_progress::bell::Bell;
 use madrigal_progress::driver::Waker;
 use madrigal_progress::engine::{Class, Engine, Next, Registration, Source, Work};
 use madrigal_sys::{Errno, time};
@@ -24,13 +23,14 @@ use crate::vlink::VLink;
 const MOVED: usize = 128 << 10;
 /// The most that is kept for an end that is not known.
 const MOST_UNKNOWN: usize = 1 << 20;
-/// How long the end of a link waits for the other end to take anything of what was written.
-const LINGER: u64 = 10_000_000_000;
-
 /// One end, shared by its reader, its writer and the handlers of its connections.
 pub(super) struct Link {
-    pub(super) bell: Arc<Bell>,
+    pub(super) local: Locator,
     pub(super) peer: Locator,
+    /// Called when the reader or the writer, who wait, have something to do.
+    report: OnceLock<Waker>,
+    /// How long the end of the link waits for the other end to take anything of what was written.
+    linger: u64,
     state: Mutex<State>,
 }
 
@@ -110,7 +110,7 @@ impl Link {
     /// A link over its first connection.
     pub(super) fn new(
         (engine, class): (&Arc<Engine>, Class),
-        adapters: Box<dyn Adapter>,
+        (adapters, linger): (Box<dyn Adapter>, u64),
         first: VLink,
         further: Option<Box<dyn Further>>,
     ) -> Result<Arc<Self>, Errno> {
@@ -130,8 +130,8 @@ impl Link {
             taken: 0,
             out: Vec::new(),
         };
-        let link =
-            Arc::new(Self { bell: Arc::new(Bell::new()?), peer: first.peer().clone(), state: Mutex::new(state) });
+        let (local, peer) = (first.local().clone(), first.peer().clone());
+        let link = Arc::new(Self { local, peer, report: OnceLock::new(), linger, state: Mutex::new(state) });
         let timer = engine.register(class, None, Arc::new(Timer(Arc::downgrade(&link))))?;
         link.lock().timer = Some(timer);
         link.carry(ONLY, first);
@@ -155,6 +155,17 @@ impl Link {
             further.made();
         }
         self.join(lane, by);
+    }
+
+    /// From now on this is called when a reader or a writer that found nothing has something to do; once only. What was there before is found
+    /// by the first read and the first write.
+    pub(super) fn report_to(&self, report: Waker) {
+        let _ = self.report.set(report);
+    }
+
+    /// How many connections carry it.
+    pub(super) fn carriers(&self) -> usize {
+        self.lock().lanes.len()
     }
 
     /// Calls `then` once the other end is known, or there is no link any more: at once where that is so.
@@ -196,12 +207,12 @@ impl Link {
         state.make_more(now, self);
         gone.extend(state.end_if_broken());
         state.set_timer(now);
-        let (wakes, finished, ready) = (state.wakes(), state.finished(now), state.ready());
+        let (wakes, finished, ready) = (state.wakes(), state.finished(now, self.linger), state.ready());
         drop(state);
         // Closed without the lock: a read is posted, which has a handle of its own.
         gone.iter().for_each(|link| drop(link.close()));
-        if wakes {
-            self.bell.ring();
+        if let Some(report) = self.report.get().filter(|_| wakes) {
+            report();
         }
         if let Some(then) = finished {
             then();
@@ -223,7 +234,7 @@ impl Link {
         }
         drop(state);
         self.pump();
-        self.lock().is_finished(time::now_ns())
+        self.lock().is_finished(time::now_ns(), self.linger)
     }
 
     /// Ends the link at once.
@@ -359,8 +370,8 @@ impl State {
     }
 
     /// Who waits for the end of the link, if that has come.
-    fn finished(&mut self, now: u64) -> Option<Waker> {
-        let finished = self.is_finished(now);
+    fn finished(&mut self, now: u64, linger: u64) -> Option<Waker> {
+        let finished = self.is_finished(now, linger);
         self.closing.as_ref().filter(|_| finished).map(|closing| Arc::clone(&closing.then))
     }
 
@@ -370,13 +381,13 @@ impl State {
     }
 
     /// Whether what was written is there, or nothing of it goes for long.
-    fn is_finished(&mut self, now: u64) -> bool {
+    fn is_finished(&mut self, now: u64, linger: u64) -> bool {
         let over = !self.is_alive() || self.adapters.is_flushed() && self.lanes.values().all(|lane| !lane.is_writing);
         let Some(closing) = &mut self.closing else { return false };
         // What is acknowledged is not held any more; an adapter without acknowledgements is done when all of it is taken.
         let is_at = (self.adapters.held(), self.taken);
         if is_at.0 < closing.since.0 || is_at.1 > closing.since.1 {
-            (closing.since, closing.until) = (is_at, now + LINGER);
+            (closing.since, closing.until) = (is_at, now + linger);
         }
         over || now >= closing.until
     }

@@ -13,7 +13,7 @@ use madrigal_progress::driver::{Connection, Driver, Listener, Place, Signal};
 use madrigal_progress::engine::Engine;
 use madrigal_sys::time;
 
-use super::ends;
+use super::ends::Made;
 use super::greeting::{Greeting, Id, receive, send};
 use super::link::Link;
 use super::made_of::MadeOf;
@@ -40,7 +40,7 @@ pub(super) struct Greeter {
 #[derive(Default)]
 struct Inner {
     /// Links, or errors of the listener, that nobody has accepted.
-    ready: VecDeque<Result<Connection, AcceptError>>,
+    ready: VecDeque<Result<Made, AcceptError>>,
     /// Links that more connections may join.
     links: HashMap<Id, Weak<Link>>,
     /// Connections that have not greeted, and those of links whose other end is not known; oldest first, and since when.
@@ -91,7 +91,7 @@ impl Greeter {
         }));
     }
 
-    fn ready(&self, outcome: Result<Connection, AcceptError>) {
+    fn ready(&self, outcome: Result<Made, AcceptError>) {
         self.lock().ready.push_back(outcome);
         self.bell.ring();
     }
@@ -163,6 +163,7 @@ impl Greeter {
         // Connections that join may come as soon as the other end has the answer, and wait for this lock.
         let mut inner = self.lock();
         send(first, &Greeting::Link(None, self.made_of.offer.clone()));
+        let adapters = (adapters, self.made_of.linger);
         let made = Link::new((&self.engine, self.engine.class(self.class)), adapters, first.clone(), None);
         let Ok(link) = made else { return first.abort() };
         inner.links.retain(|_, link| link.strong_count() > 0);
@@ -172,7 +173,7 @@ impl Greeter {
         link.when_ready(Box::new(move |ready| {
             let its = its.upgrade().filter(|its| its.has_waited(&first));
             match (its, ready) {
-                (Some(its), Ok(())) => its.ready(Ok(ends::of(&made, &first))),
+                (Some(its), Ok(())) => its.ready(Ok(Made::new(&made))),
                 _ => made.end(),
             }
         }));
@@ -203,8 +204,9 @@ pub(super) struct Ours {
     at: Locator,
 }
 
-impl Listener for Ours {
-    fn accept(&mut self) -> Result<Option<Connection>, AcceptError> {
+impl Ours {
+    /// The next link that nobody has accepted.
+    pub(super) fn next(&self) -> Result<Option<Made>, AcceptError> {
         let mut inner = self.greeter.lock();
         let front = inner.ready.pop_front();
         let goes_on = std::mem::take(&mut inner.paused);
@@ -213,6 +215,13 @@ impl Listener for Ours {
             self.greeter.post(&self.acceptor);
         }
         front.transpose()
+    }
+}
+
+impl Listener for Ours {
+    fn accept(&mut self) -> Result<Option<Connection>, AcceptError> {
+        let connection = self.next()?.map(Made::connection).transpose();
+        connection.map_err(|errno| AcceptError::System { at: self.at.clone(), os: Os(errno.raw_os_error()) })
     }
 
     fn locator(&self) -> &Locator {

@@ -11,6 +11,8 @@
 //!
 //! With `tls` neither end has the link before the other one is known: the connect fails with the reason, or nothing arrives to be accepted.
 //!
+//! Messages go over such links by [`messages`], a driver of messages.
+//!
 //! Memory: what the adapters keep ([`madrigal_adapters::stripe::Limits`]), and 128 KiB for a connection that is read.
 
 mod dial;
@@ -19,45 +21,25 @@ mod greeting;
 mod link;
 mod listen;
 mod made_of;
+mod messages;
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
-use madrigal_adapters::known;
-use madrigal_adapters::stack::{Offer, Stack};
-use madrigal_adapters::tls::Role;
+use madrigal_adapters::stack::Stack;
 use madrigal_base::error::{ConnectError, ListenError};
 use madrigal_base::locator::Locator;
+use madrigal_base::node::NodeAddress;
 use madrigal_progress::driver::{Connecting, Driver, Facts, Listener, Place};
 use madrigal_progress::engine::Engine;
 
 use made_of::MadeOf;
 
-pub use made_of::MakeTls;
+pub use made_of::{MakeTls, StackRefused};
+pub use messages::StackedMessages;
 
-/// A program that uses this library without certificates.
-const NO_TLS: &str = "this program has no certificates";
-
-/// Why there are no links with a stack.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum StackRefused {
-    /// Each of their connections would be enciphered for itself.
-    #[error(
-        "`tls` below `stripe` in `{0}`: a program's link has one handshake for all its connections; write `tls/stripe(N)`"
-    )]
-    TlsBelow(Stack),
-    /// There is no certificate to be shown.
-    #[error("`tls` in `{stack}`: {why}")]
-    NoCertificate {
-        /// The stack.
-        stack: Stack,
-        /// What is missing, and what to type.
-        why: String,
-    },
-    /// It is the driver alone.
-    #[error("`{0}` has no adapter: the driver alone needs no stack")]
-    Bare(Stack),
-}
+/// How long the end of a link waits for the other end to take anything of what was written.
+const LINGER: u64 = 10_000_000_000;
 
 /// A driver whose links have the adapters of a stack, with the name and the addresses of the driver below.
 pub struct Stacked {
@@ -75,20 +57,7 @@ impl Stacked {
         stack: Stack,
         tls: Option<MakeTls>,
     ) -> Result<Self, StackRefused> {
-        if stack.has("tls") {
-            if stack.has("stripe") && !stack.is_enciphered_once() {
-                return Err(StackRefused::TlsBelow(stack));
-            }
-            let made = tls.as_ref().ok_or_else(|| NO_TLS.to_owned()).and_then(|tls| tls(Role::Accepting));
-            if let Err(why) = made {
-                return Err(StackRefused::NoCertificate { stack, why });
-            }
-        }
-        if stack.elements().len() < 2 {
-            return Err(StackRefused::Bare(stack));
-        }
-        let offer = Offer { stack, strict: true, known: known() };
-        Ok(Self { engine: Arc::clone(engine), below, made_of: MadeOf { offer, tls } })
+        Ok(Self { engine: Arc::clone(engine), below, made_of: MadeOf::new(stack, tls, LINGER)? })
     }
 }
 
@@ -107,6 +76,14 @@ impl Driver for Stacked {
 
     fn address_for(&self, name: &str) -> Option<Locator> {
         self.below.address_for(name)
+    }
+
+    fn addresses(&self, place: &Place) -> Vec<IpAddr> {
+        self.below.addresses(place)
+    }
+
+    fn is_guarded(&self, to: &NodeAddress, place: &Place) -> bool {
+        self.below.is_guarded(to, place)
     }
 
     fn listen(&self, at: &Locator, place: &Place) -> Result<Box<dyn Listener>, ListenError> {
