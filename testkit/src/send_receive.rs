@@ -2,6 +2,7 @@
 //!
 //! Features (docs/features.md): I1, I2, I3, I13, L14.
 
+pub mod carried;
 mod common;
 mod hostile;
 

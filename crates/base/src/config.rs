@@ -106,6 +106,12 @@ pub const KEYS: &[Key] = &[
         unit: "",
         help: "What links of the daemon are made of, such as `stripe(4)/tls/tcp`; empty for what each is worth.",
     },
+    Key {
+        name: "MADRIGAL_MESSAGE_STACK",
+        default: "",
+        unit: "",
+        help: "What links of Circuits and ports with other hosts are made of, such as `adoc/tls/stripe(4)/tcp`, the same in all processes; empty for TCP alone.",
+    },
 ];
 
 /// The key of that name.
@@ -170,6 +176,8 @@ pub struct Settings {
     pub agent: String,
     /// `MADRIGAL_STACK`, not parsed yet.
     pub stack: String,
+    /// `MADRIGAL_MESSAGE_STACK`, not parsed yet.
+    pub message_stack: String,
 }
 
 impl Default for Settings {
@@ -187,6 +195,7 @@ impl Default for Settings {
             daemon: String::new(),
             agent: "ssh".to_owned(),
             stack: String::new(),
+            message_stack: String::new(),
         }
     }
 }
@@ -252,6 +261,7 @@ impl Settings {
             }
             "MADRIGAL_AGENT" => self.agent = value.to_owned(),
             "MADRIGAL_STACK" => self.stack = value.to_owned(),
+            "MADRIGAL_MESSAGE_STACK" => self.message_stack = value.to_owned(),
             "MADRIGAL_DIR" => self.dir = absolute(value).ok_or_else(|| bad("an absolute path"))?,
             _ => self.spin_us = value.parse().map_err(|_| bad("a number of microseconds"))?,
         }

@@ -55,5 +55,5 @@ pub mod message {
 }
 pub use madrigal_selector::{Choice, NoPath, Pair, Reason, Rejected};
 pub use madrigal_sys::time;
-pub use parallel::{daemons, worker, worker_with};
+pub use parallel::{daemons, stacked_messages, stacked_worker, worker, worker_with};
 pub use runtime::{Runtime, Server, StartError, Usable};

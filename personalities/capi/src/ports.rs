@@ -181,6 +181,7 @@ impl From<PortError> for Failure {
     fn from(error: PortError) -> Self {
         let code = match &error {
             PortError::Name(_) => MDG_EINVAL,
+            PortError::Stack(_) => MDG_EUNUSABLE,
             PortError::InUse(_) => MDG_EINUSE,
             PortError::Refused { .. } => MDG_EREFUSED,
             PortError::TimedOut(_) => MDG_ETIMEDOUT,

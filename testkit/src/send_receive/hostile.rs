@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use madrigal::endpoint::{PeerId, Send};
-use madrigal::ports::{Change, Item, PortAddress};
+use madrigal::ports::{Change, Item, PortAddress, Ports};
 use madrigal::{Endpoint, Worker};
 use madrigal_sys::piece::Piece;
 
@@ -13,18 +13,31 @@ use super::common::{Context, connected, kind, message_of, nothing};
 use crate::noise::Noise;
 
 /// A process without ports, and the one that it sends to.
-struct Stranger {
+pub(super) struct Stranger {
     worker: Arc<Worker>,
     endpoint: Endpoint,
     to: PeerId,
 }
 
 impl Stranger {
-    fn of(c: &Context, at: &PortAddress) -> Self {
+    pub(super) fn of(c: &Context, at: &PortAddress) -> Self {
         let worker = c.worker();
         let endpoint = worker.endpoint(worker.space()).expect("opens");
         let to = endpoint.peer(&at.node);
         Self { worker, endpoint, to }
+    }
+
+    /// Asks for a connection to a port, by a type: why there is none.
+    pub(super) fn asks_for(&self, port: &str, kind: &str, far: &Ports) -> Option<String> {
+        while !self.post(None, None, &connect_to(port, kind)) {}
+        loop {
+            far.turn(Some(0));
+            self.worker.progress();
+            if let Some((_, answer)) = self.endpoint.take_plain() {
+                // A refusal: the version, its kind, the attempt's number, and the reason behind its length.
+                return Some(String::from_utf8(answer.get(8..)?.to_vec()).expect("a text")).filter(|_| answer[1] == 3);
+            }
+        }
     }
 
     /// Sends a message. False: there is no room now.
@@ -41,10 +54,10 @@ impl Stranger {
     }
 }
 
-/// A call that asks for a connection to a port without a type.
-fn connect_to(port: &str) -> Vec<u8> {
+/// A call that asks for a connection to a port of a type.
+fn connect_to(port: &str, kind: &str) -> Vec<u8> {
     let mut connect = vec![1, 1, 9, 0, 0, 0, 0];
-    for text in [port, "stranger", ""] {
+    for text in [port, "stranger", kind] {
         connect.extend((text.len() as u16).to_le_bytes());
         connect.extend(text.as_bytes());
     }
@@ -59,7 +72,7 @@ pub(super) fn flood(c: &Context) {
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
         scope.spawn(|| {
-            let connect = connect_to("none");
+            let connect = connect_to("none", "");
             while !stop.load(Ordering::Acquire) {
                 stranger.post(None, None, &connect);
             }
@@ -91,7 +104,7 @@ pub(super) fn no_messages(c: &Context) {
         post(Some(1 << 62 | 1), Some(round % 4), &bytes);
         post(Some((1 << 62) | (noise.next_u64() % 3)), None, &bytes);
         if round % 50 == 0 {
-            post(None, None, &connect_to("in"));
+            post(None, None, &connect_to("in", ""));
         }
         stranger.worker.progress();
         if let Some(mut message) = into.receive(Some(0)).expect("none is being read") {

@@ -9,6 +9,7 @@ use madrigal_message::circuit::{Packs, Unpacks};
 use madrigal_message::{Circuit, Worker};
 use madrigal_progress::message::MessageDriver;
 use madrigal_shm_ring::arena::Arena;
+use madrigal_stream::StackedMessages;
 use madrigal_sys::{process, time};
 
 use super::channel::Channel;
@@ -21,12 +22,12 @@ pub(super) const ASKED: &str = "circuit ";
 /// Measures a ping-pong of `size` bytes (at least 1) over a Circuit by `method`, over the bare channel of that driver (messages that are
 /// frames of their own), and the bare line, in turn. Blocks until done; starts this program once more meanwhile.
 pub fn circuit(method: &str, size: usize, iterations: u32) -> Result<Report, PerfError> {
-    let driver = driver(method)?;
+    let way = Way::of(method)?;
     let job = Job { size: size.clamp(1, LONGEST), iterations: iterations.max(1) };
-    let worker = crate::worker_with(&settings(&[method]))?;
+    let worker = worker(method)?;
     let endpoint = Circuit::endpoint(&worker)?;
     let me = endpoint.address();
-    let mut channel = Channel::open(driver, &settings(&[method]), job.size)?;
+    let mut channel = Channel::open(way.driver(), &settings(&[method]), job.size)?;
     let (arena, fd) = Arena::create().map_err(os)?;
     for _ in 0..ROUNDS {
         arena.take_slot().map_err(os)?;
@@ -68,13 +69,13 @@ pub(super) fn peer(asked: &str) -> Result<(), PerfError> {
     let arena = Arena::attach_from(parent, number(fd)? as i32, number(id)?).map_err(os)?;
     let born = process::start_time(parent).ok_or(PerfError::Gone)?;
     let (to, channel_to) = (address(to)?, address(channel_to)?);
-    let driver = madrigal_drivers::message_driver(method).ok_or_else(unclear)?;
-    let worker = crate::worker_with(&settings(&[method]))?;
+    let way = Way::of(method)?;
+    let worker = worker(method)?;
     let endpoint = Circuit::endpoint(&worker)?;
     let me = endpoint.address();
     introduce(&worker, &to, &me)?;
     let mut circuit = Circuit::join(endpoint, &[to, me])?;
-    let mut channel = Channel::open(driver, &settings(&[method]), job.size)?;
+    let mut channel = Channel::open(way.driver(), &settings(&[method]), job.size)?;
     channel.join(Some(&channel_to), || process::alive(parent, born))?;
     for round in 0..ROUNDS {
         job.answer_bare(line(&arena, round)?, || process::alive(parent, born))?;
@@ -112,10 +113,37 @@ pub(super) fn other(endpoint: &madrigal_message::Endpoint, peer: &mut Peer) -> R
     }
 }
 
-/// The driver that joins two processes.
-pub(super) fn driver(method: &str) -> Result<&'static dyn MessageDriver, PerfError> {
-    let driver = madrigal_drivers::message_driver(method).filter(|_| method != "loopback");
-    driver.ok_or_else(|| PerfError::Method { method: method.to_owned() })
+/// What joins two processes.
+pub(super) enum Way {
+    Driver(&'static dyn MessageDriver),
+    Stacked(StackedMessages),
+}
+
+impl Way {
+    pub(super) fn of(method: &str) -> Result<Self, PerfError> {
+        if method.contains('/') {
+            let stacked = crate::stacked_messages(method, Some(crate::grid_tls()));
+            return stacked.map(Self::Stacked).map_err(|why| PerfError::Stack { stack: method.to_owned(), why });
+        }
+        let driver = madrigal_drivers::message_driver(method).filter(|_| method != "loopback");
+        driver.map(Self::Driver).ok_or_else(|| PerfError::Method { method: method.to_owned() })
+    }
+
+    pub(super) fn driver(&self) -> &dyn MessageDriver {
+        match self {
+            Self::Driver(driver) => *driver,
+            Self::Stacked(stacked) => stacked,
+        }
+    }
+}
+
+/// What carries messages by that method, and by no other.
+pub(super) fn worker(method: &str) -> Result<Arc<Worker>, PerfError> {
+    if !method.contains('/') {
+        return Ok(crate::worker_with(&settings(&[method]))?);
+    }
+    let settings = Settings { message_stack: method.to_owned(), ..settings(&["tcp"]) };
+    Ok(crate::stacked_worker(&settings, Some(crate::grid_tls()))?)
 }
 
 /// For workers that use these methods only.

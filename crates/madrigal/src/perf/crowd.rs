@@ -11,7 +11,7 @@ use madrigal_sys::{process, raw, time};
 use rustix::event::epoll;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use super::circuit::{address, driver, hex, introduce, other, receive, send, settings};
+use super::circuit::{Way, address, hex, introduce, other, receive, send, settings};
 use super::job::{Job, LONGEST, Peer, START_NS};
 use super::report::{PerfError, best, median, os, steady};
 
@@ -90,7 +90,10 @@ impl fmt::Display for Crowd {
 pub fn crowd(method: &str, size: usize, iterations: u32, peers: usize) -> Result<Crowd, PerfError> {
     let job = Job { size: size.clamp(1, LONGEST), iterations: iterations.max(1) };
     let (size, iterations) = (job.size, job.iterations);
-    driver(method)?;
+    match Way::of(method)? {
+        Way::Driver(_) => {}
+        Way::Stacked(_) => return Err(PerfError::Method { method: method.to_owned() }),
+    }
     let mut crowd =
         Crowd { method: method.to_owned(), size, iterations, peers, alone_ns: Vec::new(), among_ns: Vec::new() };
     for set in 0..SETS {

@@ -7,7 +7,7 @@ use madrigal_message::Circuit;
 use madrigal_message::ports::{PortAddress, PortType, Ports, ReadMessage, ReceivePort, SendPort};
 use madrigal_sys::{process, time};
 
-use super::circuit::{address, driver, hex, introduce, other, settings};
+use super::circuit::{Way, address, hex, introduce, other, worker};
 use super::job::{Job, LONGEST, Peer, ROUNDS, START_NS};
 use super::report::{PerfError, best, median, steady};
 
@@ -69,9 +69,9 @@ impl fmt::Display for PortReport {
 /// Measures a ping-pong of `size` bytes (at least 1) between ports by `method`, and over a Circuit, in turn. Blocks until done; starts this
 /// program once more meanwhile.
 pub fn port(method: &str, size: usize, iterations: u32) -> Result<PortReport, PerfError> {
-    driver(method)?;
+    Way::of(method)?;
     let job = Job { size: size.clamp(1, LONGEST), iterations: iterations.max(1) };
-    let worker = crate::worker_with(&settings(&[method]))?;
+    let worker = worker(method)?;
     let endpoint = Circuit::endpoint(&worker)?;
     let me = endpoint.address();
     let ports = Ports::open(&worker)?;
@@ -109,7 +109,7 @@ pub(super) fn peer(asked: &str) -> Result<(), PerfError> {
     let number = |text: &str| text.parse::<u32>().map_err(|_| unclear());
     let job = Job { size: (number(size)? as usize).clamp(1, LONGEST), iterations: number(iterations)? };
     let to = address(to)?;
-    let worker = crate::worker_with(&settings(&[method]))?;
+    let worker = worker(method)?;
     let endpoint = Circuit::endpoint(&worker)?;
     let me = endpoint.address();
     introduce(&worker, &to, &me)?;

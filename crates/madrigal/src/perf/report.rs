@@ -95,6 +95,14 @@ pub enum PerfError {
         /// Its name.
         method: String,
     },
+    /// A stack that messages cannot have.
+    #[error("messages by `{stack}`: {why}")]
+    Stack {
+        /// As it was given.
+        stack: String,
+        /// Why not.
+        why: String,
+    },
     /// The program could not be started again, or shared memory could not be had.
     #[error("cannot start a peer: {0}")]
     Peer(Os),

@@ -107,6 +107,8 @@ impl Endpoint {
     /// The peer at that address: the same number each time. Nothing is sent yet.
     pub fn peer(&self, at: &NodeAddress) -> PeerId {
         let mut core = self.worker.core();
+        // However this process is to be reached, it reaches itself inside.
+        let (channel, at) = (at.channel, if core.is_own(at.id) { self.worker.address() } else { at });
         let node = core.state.node(at.id);
         let known = &mut core.state.nodes[node as usize];
         // More addresses are better.
@@ -115,7 +117,7 @@ impl Endpoint {
             known.address = Some(at.clone());
             core.state.stale.push(node);
         }
-        core.state.endpoint(self.channel).map_or(PeerId(u32::MAX), |endpoint| endpoint.peer(node, at.channel))
+        core.state.endpoint(self.channel).map_or(PeerId(u32::MAX), |endpoint| endpoint.peer(node, channel))
     }
 
     /// The identity of a peer: its node and channel, and addresses as far as they are known.
@@ -125,6 +127,18 @@ impl Endpoint {
         let node = &core.state.nodes[peer.node as usize];
         let bare = NodeAddress::bare(node.id);
         Some(NodeAddress { channel: peer.channel, ..node.address.clone().unwrap_or(bare) })
+    }
+
+    /// Whether everything that comes from a peer comes by links with that stack; or from this process itself.
+    pub(crate) fn comes_by(&self, peer: PeerId, stack: &str) -> bool {
+        let mut core = self.worker.core();
+        let endpoint = core.state.endpoint(self.channel);
+        let Some(peer) = endpoint.and_then(|endpoint| endpoint.peers.get(peer.0 as usize).copied()) else {
+            return false;
+        };
+        let Some(node) = core.state.nodes.get(peer.node as usize) else { return false };
+        let is_so = |(port, _): &(usize, _)| core.ports.get(*port).is_some_and(|slot| slot.name == stack);
+        core.is_own(node.id) || !node.links.is_empty() && node.links.iter().all(is_so)
     }
 
     /// Why a peer cannot be reached, or is gone; `None` while nothing is wrong.

@@ -12,6 +12,9 @@ pub enum PortError {
     /// A name that is none.
     #[error("`{0}` is no name of a port: one to {LONGEST_NAME} bytes without control characters")]
     Name(String),
+    /// The type names a stack that there cannot be here.
+    #[error("{0}")]
+    Stack(String),
     /// There is a receive port of that name.
     #[error("this process has a receive port `{0}` already")]
     InUse(String),

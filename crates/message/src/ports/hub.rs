@@ -78,11 +78,6 @@ impl Hub {
         lock(&self.state)
     }
 
-    /// The address of a receive port here.
-    pub(super) fn address(&self, name: &str) -> PortAddress {
-        PortAddress { name: name.to_owned(), node: self.filing.endpoint().address() }
-    }
-
     /// Handles calls, upcalls, and what closed ports are still sent; makes progress where there are no calls. Returns how much there was.
     /// Never unwinds: memory may be lent meanwhile ([`Hub::raise`]).
     pub(super) fn handle(&self) -> usize {
@@ -204,7 +199,8 @@ impl Hub {
         match call {
             Call::Connect { attempt, order, to, from: name, kind } => {
                 let incoming = Incoming { peer: from, from: name.into(), order, received: 0 };
-                let answer = self.lock().accept((&to, &kind), incoming);
+                let by = |stack: &str| self.filing.endpoint().comes_by(from, stack);
+                let answer = self.lock().accept((&to, &kind), incoming, by);
                 self.answer(from, attempt, answer);
             }
             Call::Accept { attempt, connection, port } => self.answered(from, attempt, Ok((connection, port))),

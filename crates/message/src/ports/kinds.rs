@@ -13,9 +13,10 @@ const LONGEST_VALUE: usize = 256;
 
 /// What a port is: keys and values. A send port and a receive port connect only if theirs are the same (NetIbis, section 3).
 ///
-/// Two keys mean something here: `connection` (`one-to-one`, `one-to-many`, `many-to-one`, `many-to-many`, which is what is taken without
+/// Three keys mean something here: `connection` (`one-to-one`, `one-to-many`, `many-to-one`, `many-to-many`, which is what is taken without
 /// one) bounds how many connections each end has, and `receive` (`explicit`, which is what is taken without one, or `upcall`) says how a
-/// receive port is read. All others belong to the program.
+/// receive port is read. `stack` (such as `adoc/tls/stripe(4)/tcp`) is what carries the messages of such ports, and nothing else does, on one host
+/// neither. All others belong to the program.
 ///
 /// ```
 /// use madrigal_message::ports::PortType;
@@ -82,14 +83,24 @@ impl PortType {
     pub(super) fn difference(&self, other: &Self) -> Option<String> {
         let keys = self.0.keys().chain(other.0.keys());
         let key = keys.filter(|key| self.0.get(*key) != other.0.get(*key)).min()?;
-        let shown = |kind: &Self| kind.get(key).map_or_else(|| format!("no {key}"), |value| format!("{key}={value}"));
-        Some(format!("the send port has {}, the receive port {}", shown(self), shown(other)))
+        Some(differ(key, self.get(key), other.get(key)))
+    }
+
+    /// What carries the messages, if that is written.
+    pub(super) fn stack(&self) -> Option<&str> {
+        self.get("stack")
     }
 
     pub(super) fn shape(&self) -> Shape {
         let value = self.get("connection").unwrap_or("many-to-many");
         Shape { to_many: value.ends_with("-to-many"), from_many: value.starts_with("many-") }
     }
+}
+
+/// What a key is at a send port, and at a receive port.
+pub(super) fn differ(key: &str, send: Option<&str>, receive: Option<&str>) -> String {
+    let shown = |value: Option<&str>| value.map_or_else(|| format!("no {key}"), |value| format!("{key}={value}"));
+    format!("the send port has {}, the receive port {}", shown(send), shown(receive))
 }
 
 /// Whether a key may have that value.

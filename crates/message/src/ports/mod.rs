@@ -7,6 +7,7 @@
 //! * A [`Ports`] is an endpoint of a worker, with any number of ports. A receive port has a name there; its [`PortAddress`] goes to others
 //!   by any way.
 //! * Types ([`PortType`]) are compared when ports connect: where they differ there is no connection, and the reason names the key.
+//! * A type may name a stack of adapters ([`PortType`]): its ports are reached, and reach, by links with that stack only.
 //! * Messages of one connection arrive in order. A message to several receive ports is complete when all have it.
 //! * Numbers go as they lie in the sender's memory, and are changed by a receiver with another order of bytes only.
 //! * Arrays above [`BULK`] travel alone, straight from memory to memory. Like a message that its receiver has no room for, they wait for
@@ -16,6 +17,7 @@
 //! message that is none ends its connection, with the reason.
 
 mod address;
+mod carried;
 mod elements;
 mod error;
 mod hub;

@@ -33,19 +33,22 @@ impl Ports {
         Ok(Self { hub: Arc::new(Hub::new(filing, order)) })
     }
 
-    /// A receive port of that name. It can be connected to as soon as this returns.
+    /// A receive port of that name. It can be connected to as soon as this returns. The first port whose type names a stack opens what carries
+    /// it; a stack that cannot be is refused with its reason ([`PortError::Stack`]).
     pub fn receive_port(&self, name: &str, kind: &PortType) -> Result<ReceivePort, PortError> {
         if !is_name(name) {
             return Err(PortError::Name(name.escape_debug().to_string()));
         }
-        ReceivePort::open(Arc::clone(&self.hub), name, kind)
+        let at = self.hub.node_for(kind)?;
+        ReceivePort::open(Arc::clone(&self.hub), (name, kind), at)
     }
 
-    /// A send port without connections; its name is for those it connects to.
+    /// A send port without connections, with a stack as [`Ports::receive_port`]; its name is for those it connects to.
     pub fn send_port(&self, name: &str, kind: &PortType) -> Result<SendPort, PortError> {
         if !is_name(name) {
             return Err(PortError::Name(name.escape_debug().to_string()));
         }
+        self.hub.node_for(kind)?;
         Ok(SendPort::new(Arc::clone(&self.hub), name, kind))
     }
 

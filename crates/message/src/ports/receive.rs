@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use madrigal_base::node::NodeAddress;
 use madrigal_sys::time;
 
 use super::address::PortAddress;
@@ -21,24 +22,24 @@ const CLOCK_POLLS: u32 = 8;
 pub struct ReceivePort {
     hub: Arc<Hub>,
     number: u32,
-    name: String,
+    address: PortAddress,
 }
 
 impl ReceivePort {
-    pub(super) fn open(hub: Arc<Hub>, name: &str, kind: &PortType) -> Result<Self, PortError> {
+    pub(super) fn open(hub: Arc<Hub>, (name, kind): (&str, &PortType), node: NodeAddress) -> Result<Self, PortError> {
         let its = Arc::downgrade(&hub);
         let throw_away = |port| -> ThrowAway {
             Arc::new(move |arrived| drop(its.upgrade().map(|hub| ReadMessage::new(&hub, port, arrived))))
         };
         let number = hub.lock().add(name, kind, throw_away)?;
-        let port = Self { hub, number, name: name.to_owned() };
+        let port = Self { hub, number, address: PortAddress { name: name.to_owned(), node } };
         port.set_enabled(true);
         Ok(port)
     }
 
     /// What send ports connect to.
     pub fn address(&self) -> PortAddress {
-        self.hub.address(&self.name)
+        self.address.clone()
     }
 
     /// Whether send ports may connect from now on; those that have stay.

@@ -61,6 +61,7 @@ impl SendPort {
         if !self.kind.shape().to_many && !self.connections.is_empty() {
             return Err(PortError::One(self.kind.get("connection").unwrap_or_default().to_owned()));
         }
+        self.hub.leads(&self.kind, to)?;
         let connected = self.hub.connect(to, &self.name, &self.kind, deadline);
         self.hub.raise();
         let (peer, connection, port) = connected?;

@@ -120,8 +120,8 @@ impl State {
         Ok(self.last_port)
     }
 
-    /// Gives a send port its connection, or says why not.
-    pub(super) fn accept(&mut self, (to, kind): (&str, &str), from: Incoming) -> Answer {
+    /// Gives a send port its connection, or says why not. `by`: whether what it sends comes by a stack.
+    pub(super) fn accept(&mut self, (to, kind): (&str, &str), from: Incoming, by: impl FnOnce(&str) -> bool) -> Answer {
         let named = self.ports.iter_mut().find(|(_, port)| port.name.as_deref() == Some(to));
         let (number, port) = named.ok_or_else(|| format!("there is no receive port `{}`", to.escape_debug()))?;
         if !port.is_enabled {
@@ -130,6 +130,9 @@ impl State {
         let theirs: PortType = kind.parse().map_err(|_| "a type of ports that is none".to_owned())?;
         if let Some(difference) = theirs.difference(&port.kind) {
             return Err(difference);
+        }
+        if let Some(stack) = port.kind.stack().filter(|stack| !by(stack)) {
+            return Err(format!("the send port does not come by stack={stack}"));
         }
         if !port.kind.shape().from_many && !port.connections.is_empty() {
             return Err("the receive port has its one connection".to_owned());

@@ -17,12 +17,14 @@ mod idle;
 mod long;
 pub(crate) mod out;
 pub(crate) mod sink;
+mod stacked;
+mod stacks;
 pub(crate) mod state;
 mod wait;
 mod yields;
 
 use core::sync::atomic::Ordering;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use madrigal_base::ids::Reach;
 use madrigal_base::node::{NodeAddress, NodeId};
@@ -36,7 +38,9 @@ use crate::endpoint::credit::{Credit, MAX_KEPT};
 pub use answers::Polls;
 use idle::Idle;
 use sink::EventSink;
-use state::{NodeState, State};
+pub use stacks::MakeStack;
+use stacks::Stacks;
+use state::{NodeState, State, new_id};
 
 /// Bodies up to this many bytes are sent eagerly, inside a host and between hosts.
 const EAGER_NEAR: usize = 32 << 10;
@@ -52,7 +56,7 @@ const SELDOM: u32 = 16;
 #[derive(Clone)]
 pub struct Options<'a> {
     /// The drivers it may use, nearest reach first. One that reaches this process itself should be among them.
-    pub drivers: &'a [&'static dyn MessageDriver],
+    pub drivers: &'a [&'a dyn MessageDriver],
     /// Where it runs.
     pub place: Place,
     /// The longest spin of a waiter, in nanoseconds.
@@ -69,6 +73,14 @@ pub enum OpenError {
     /// Every channel is in use.
     #[error("all 65,536 channels are in use")]
     NoChannel,
+    /// A stack that messages cannot have.
+    #[error("{stack}: {why}")]
+    Stack {
+        /// Where it was given, and what.
+        stack: String,
+        /// Why not.
+        why: String,
+    },
 }
 
 /// The ports of a process and all that goes over them.
@@ -77,11 +89,15 @@ pub struct Worker {
     idle: Arc<Idle>,
     policy: WaitPolicy,
     address: NodeAddress,
+    place: Place,
+    stacks: Mutex<Stacks>,
 }
 
 /// What the lock is for.
 pub(crate) struct Core {
     id: NodeId,
+    /// The ids of drivers that were opened for a stack: this process, too.
+    further: Vec<NodeId>,
     pub(crate) ports: Vec<PortSlot>,
     pub(crate) state: State,
     /// Drivers that were not opened, and why.
@@ -100,6 +116,21 @@ pub(crate) struct PortSlot {
     pub(crate) unasked: usize,
     /// Polls since something came.
     quiet: u32,
+    /// Its peers are on this host.
+    near: bool,
+}
+
+impl PortSlot {
+    fn new(driver: &dyn MessageDriver, port: Box<dyn Port>) -> Self {
+        let eager = if is_near(driver) { EAGER_NEAR } else { EAGER_FAR }.max(port.short());
+        let unasked = eager.max(port.unasked()).min(MAX_KEPT);
+        Self { name: driver.name(), port, eager, unasked, quiet: 0, near: is_near(driver) }
+    }
+}
+
+/// Whether its peers are on this host.
+fn is_near(driver: &dyn MessageDriver) -> bool {
+    driver.facts().reach != Reach::Network
 }
 
 /// A group of regions: keys are unique in it, and an endpoint gives access to those of one.
@@ -126,20 +157,12 @@ pub struct Reached {
 impl Worker {
     /// Opens every driver that works here.
     pub fn open(options: &Options<'_>) -> Result<Arc<Self>, OpenError> {
-        let id = core::iter::repeat_with(madrigal_sys::process::random).find_map(NodeId::new);
-        let id = id.ok_or_else(|| OpenError::NoDriver("no random number".into()))?;
-        let (mut ports, mut near, mut refused) = (Vec::new(), Vec::new(), Vec::new());
+        let id = new_id().ok_or_else(|| OpenError::NoDriver("no random number".into()))?;
+        let (mut ports, mut refused) = (Vec::new(), Vec::new());
         for driver in options.drivers {
             let opened = driver.usable(&options.place).and_then(|()| driver.open(id, &options.place));
             match opened {
-                Ok(port) => {
-                    let reach = driver.facts().reach;
-                    let eager = if reach == Reach::Network { EAGER_FAR } else { EAGER_NEAR };
-                    let eager = eager.max(port.short());
-                    let unasked = eager.max(port.unasked()).min(MAX_KEPT);
-                    near.push(reach != Reach::Network);
-                    ports.push(PortSlot { name: driver.name(), port, eager, unasked, quiet: 0 });
-                }
+                Ok(port) => ports.push(PortSlot::new(*driver, port)),
                 Err(why) => refused.push((driver.name().to_owned(), why)),
             }
         }
@@ -151,13 +174,15 @@ impl Worker {
         ports.iter().for_each(|slot| slot.port.publish(&mut address));
         let idle = Arc::new(Idle::default());
         let links = ports.iter().map(|_| Vec::new()).collect();
+        let near = ports.iter().map(|slot: &PortSlot| slot.near).collect();
         let mut state = State { links, near, idle: Arc::clone(&idle), ..State::default() };
         let names: Vec<_> = ports.iter().map(|slot| slot.name).collect();
         state.publish_own(&address, &names, &refused);
-        let core = Core { id, ports, state, refused, passes: 0, next_channel: 0 };
+        let core = Core { id, further: Vec::new(), ports, state, refused, passes: 0, next_channel: 0 };
         let policy = WaitPolicy::new();
         policy.set_max_spin_ns(options.max_spin_ns);
-        Ok(Arc::new(Self { core: SpinLock::new(core), idle, policy, address }))
+        let (place, stacks) = (options.place.clone(), Mutex::default());
+        Ok(Arc::new(Self { core: SpinLock::new(core), idle, policy, address, place, stacks }))
     }
 
     /// Our own node and addresses.
@@ -216,6 +241,19 @@ impl Core {
             }
         }
         None
+    }
+
+    /// One more port, under a node id of its own.
+    fn add(&mut self, slot: PortSlot, id: NodeId) {
+        self.state.links.push(Vec::new());
+        self.state.near.push(slot.near);
+        self.ports.push(slot);
+        self.further.push(id);
+    }
+
+    /// Whether it is a node of this process.
+    pub(crate) fn is_own(&self, id: NodeId) -> bool {
+        self.id == id || self.further.contains(&id)
     }
 
     fn describe(&self, node: &state::Node) -> Reached {

@@ -55,6 +55,11 @@ pub(crate) struct State {
     pub(crate) stale: Vec<u32>,
 }
 
+/// The id of a new node.
+pub(super) fn new_id() -> Option<NodeId> {
+    core::iter::repeat_with(madrigal_sys::process::random).find_map(NodeId::new)
+}
+
 /// A process we know.
 pub(crate) struct Node {
     pub(crate) id: NodeId,

@@ -94,7 +94,8 @@ impl Worker {
         }
     }
 
-    /// The descriptors of the ports, the same ones while the worker lives, for callers that sleep by other means.
+    /// The descriptors of the ports, for callers that sleep by other means: the same ones while the worker lives, and one more for each stack
+    /// that is asked for ([`Worker::stacked`]).
     pub fn descriptors(&self) -> Vec<RawFd> {
         self.core().ports.iter().filter_map(|slot| slot.port.descriptor().map(|fd| fd.as_raw_fd())).collect()
     }
