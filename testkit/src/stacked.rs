@@ -37,4 +37,12 @@ pub fn messages_over(stack: &str, below: &'static dyn Driver) -> &'static dyn Me
     Box::leak(Box::new(made))
 }
 
+/// The driver of messages of that name, which may be a stack; for started copies.
+pub fn message_driver(name: &str) -> Option<&'static dyn MessageDriver> {
+    if name.contains('/') {
+        return Some(messages_over(name, madrigal::driver("tcp")?));
+    }
+    madrigal::message_driver(name)
+}
+
 const MESSAGE_STACKS: &[&str] = &["adoc/tcp", "stripe(2)/tcp", "adoc/tls/stripe(2)/tcp"];

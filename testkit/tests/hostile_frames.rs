@@ -1,4 +1,4 @@
-//! A peer that sends arbitrary frames: an endpoint neither panics nor writes outside the memory lent to it, and other peers go on.
+//! A peer that sends arbitrary frames, over loopback and over a stack: an endpoint neither panics nor writes outside the memory lent to it, and other peers go on.
 //!
 //! Features (docs/features.md): A3, B20.
 
@@ -9,9 +9,9 @@ use madrigal::endpoint::{PeerId, Put, Receive, Region, Send};
 use madrigal::{Endpoint, Worker};
 use madrigal_base::node::{NodeAddress, NodeId};
 use madrigal_message::worker::Options;
-use madrigal_progress::message::{LinkError, LinkIndex, Placement, Port, Sink};
+use madrigal_progress::message::{LinkError, LinkIndex, MessageDriver, Placement, Port, Sent, Sink};
 use madrigal_sys::piece::Piece;
-use madrigal_testkit::place;
+use madrigal_testkit::{place, stacked};
 use proptest::prelude::*;
 
 /// Guard bytes around every buffer.
@@ -72,28 +72,45 @@ impl Sink for Recorder {
 }
 
 impl Hostile {
-    fn open(to: &NodeAddress) -> Self {
+    fn open(driver: &dyn MessageDriver, to: &NodeAddress) -> Self {
         let id = NodeId::new(madrigal_sys::process::random()).expect("random");
-        let driver = madrigal::message_driver("loopback").expect("always there");
         let mut port = driver.open(id, &place()).expect("opens");
         port.link(to).expect("links");
-        let mut recorder = Recorder::default();
-        port.poll(&mut recorder);
-        Self { port, recorder }
+        Self { port, recorder: Recorder::default() }
     }
 
-    fn send(&mut self, head: &[u8], body: &[u8]) {
-        self.port.poll(&mut self.recorder);
-        if let Some(link) = self.recorder.up {
-            // Refused once we were cut off.
-            let _ = self.port.send(link, head, &[IoSlice::new(body)], 0);
+    /// Waits until it is linked with a worker.
+    fn meet(&mut self, ours: &Worker) -> LinkIndex {
+        loop {
+            self.port.poll(&mut self.recorder);
+            ours.progress();
+            if let Some(link) = self.recorder.up.filter(|_| !ours.reached().is_empty()) {
+                return link;
+            }
+        }
+    }
+
+    /// Sends a frame, whole unless we were cut off meanwhile.
+    fn send(&mut self, ours: &Worker, head: &[u8], body: &[u8]) {
+        let link = self.recorder.up.expect("is linked");
+        let mut skip = 0;
+        while let Ok(Sent::Part(taken)) = self.port.send(link, head, &[IoSlice::new(body)], skip) {
+            skip += taken;
+            self.port.poll(&mut self.recorder);
+            ours.progress();
+            if self.recorder.down {
+                return;
+            }
         }
     }
 }
 
-fn worker() -> Arc<Worker> {
-    let drivers = [madrigal::message_driver("loopback").expect("always there")];
-    Worker::open(&Options { drivers: &drivers, place: place(), max_spin_ns: 0 }).expect("opens")
+fn loopback() -> &'static dyn MessageDriver {
+    madrigal::message_driver("loopback").expect("always there")
+}
+
+fn worker(driver: &dyn MessageDriver) -> Arc<Worker> {
+    Worker::open(&Options { drivers: &[driver], place: place(), max_spin_ns: 0 }).expect("opens")
 }
 
 /// A head: mostly plausible, with small numbers, sometimes any bytes.
@@ -145,50 +162,62 @@ fn provoke(endpoint: &Endpoint, hostile: PeerId, buffers: &mut [Guarded]) {
     let _ = endpoint.get(&get);
 }
 
+/// Sends frames to an endpoint over which operations are under way.
+fn attack(driver: &dyn MessageDriver, frames: &[(Vec<u8>, Vec<u8>)]) {
+    let mut buffers: Vec<_> = [8, 0, 100, 5_000, 300, 20_000, 9, 64_000].into_iter().map(Guarded::new).collect();
+    let mut exposed = Guarded::new(10_000);
+    {
+        let (ours, other) = (worker(driver), worker(driver));
+        let endpoint = ours.endpoint(ours.space()).expect("opens");
+        let friend = other.endpoint(other.space()).expect("opens");
+        let region = Region { key: 1, memory: exposed.piece(), origin: 0, read: true, write: true };
+        endpoint.expose(region).expect("exposes");
+        let mut hostile = Hostile::open(driver, &endpoint.address());
+        hostile.meet(&ours);
+        let id = ours.reached().first().expect("it has come").node;
+        let peer = endpoint.peer(&NodeAddress::bare(id));
+        provoke(&endpoint, peer, &mut buffers);
+        for (head, body) in frames {
+            hostile.send(&ours, head, body);
+            ours.progress();
+            endpoint.poll(&mut |_| {});
+        }
+        // Whatever it did, others are served.
+        let mut room = Guarded::new(8);
+        let parts = [room.piece()];
+        let from = Some(endpoint.peer(&friend.address()));
+        let receive = Receive { from, tag: Some(77), ignore: 0, parts: &parts, token: 9, multi: None };
+        endpoint.receive(&receive).expect("receives");
+        let to = friend.peer(&endpoint.address());
+        let mut word = *b"friendly";
+        // SAFETY: injected, so read during the call only.
+        #[allow(unsafe_code)]
+        let piece = unsafe { Piece::lend(word.as_mut_ptr(), 8) };
+        let send = Send { to, tag: Some(77), data: None, parts: &[piece], token: 0, inject: true, delivery: false };
+        friend.send(&send).expect("sends");
+        let mut got = false;
+        while !got {
+            other.progress();
+            endpoint.poll(&mut |done| got |= done.token == 9);
+        }
+        assert!(parts[0].bytes() == b"friendly" && room.is_intact());
+    }
+    assert!(exposed.is_intact() && buffers.iter().all(Guarded::is_intact));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
     #[test]
     fn nothing_outside_what_was_lent_is_touched(frames in prop::collection::vec((head(), body()), 1..40)) {
-        let mut buffers: Vec<_> = [8, 0, 100, 5_000, 300, 20_000, 9, 64_000].into_iter().map(Guarded::new).collect();
-        let mut exposed = Guarded::new(10_000);
-        {
-            let (ours, other) = (worker(), worker());
-            let endpoint = ours.endpoint(ours.space()).expect("opens");
-            let friend = other.endpoint(other.space()).expect("opens");
-            let region = Region { key: 1, memory: exposed.piece(), origin: 0, read: true, write: true };
-            endpoint.expose(region).expect("exposes");
-            let mut hostile = Hostile::open(&endpoint.address());
-            ours.progress();
-            let id = ours.reached().first().map(|reached| reached.node);
-            let address = NodeAddress::bare;
-            if let Some(id) = id {
-                let peer = endpoint.peer(&address(id));
-                provoke(&endpoint, peer, &mut buffers);
-            }
-            for (head, body) in &frames {
-                hostile.send(head, body);
-                ours.progress();
-                endpoint.poll(&mut |_| {});
-            }
-            // Whatever it did, others are served.
-            let mut room = Guarded::new(8);
-            let parts = [room.piece()];
-            let receive = Receive { from: Some(endpoint.peer(&friend.address())), tag: Some(77), ignore: 0, parts: &parts, token: 9, multi: None };
-            endpoint.receive(&receive).expect("receives");
-            let to = friend.peer(&endpoint.address());
-            let mut word = *b"friendly";
-            // SAFETY: injected, so read during the call only.
-            #[allow(unsafe_code)]
-            let piece = unsafe { Piece::lend(word.as_mut_ptr(), 8) };
-            friend.send(&Send { to, tag: Some(77), data: None, parts: &[piece], token: 0, inject: true, delivery: false }).expect("sends");
-            let mut got = false;
-            while !got {
-                other.progress();
-                endpoint.poll(&mut |done| got |= done.token == 9);
-            }
-            prop_assert!(parts[0].bytes() == b"friendly" && room.is_intact());
-        }
-        prop_assert!(exposed.is_intact() && buffers.iter().all(Guarded::is_intact));
+        attack(loopback(), &frames);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 30, ..ProptestConfig::default() })]
+    #[test]
+    fn nor_over_a_stack(frames in prop::collection::vec((head(), body()), 1..40)) {
+        attack(stacked::message_drivers()[0], &frames);
     }
 }
 
@@ -203,20 +232,13 @@ fn head_of(what: u8, flags: u8, extra: u16, words: &[u64]) -> Vec<u8> {
 /// Sends the same frame until the worker will have no more of it; why.
 fn flood(head: &[u8], body: &[u8], takes_answers: bool) -> String {
     const MOST: usize = 400_000;
-    let ours = worker();
+    let ours = worker(loopback());
     let endpoint = ours.endpoint(ours.space()).expect("opens");
     let mut exposed = Guarded::new(4096);
     let region = Region { key: 1, memory: exposed.piece(), origin: 0, read: true, write: true };
     endpoint.expose(region).expect("exposes");
-    let mut hostile = Hostile::open(&endpoint.address());
-    ours.progress();
-    let link = loop {
-        hostile.port.poll(&mut hostile.recorder);
-        ours.progress();
-        if let Some(link) = hostile.recorder.up {
-            break link;
-        }
-    };
+    let mut hostile = Hostile::open(loopback(), &endpoint.address());
+    let link = hostile.meet(&ours);
     for _ in 0..MOST {
         if takes_answers {
             hostile.port.poll(&mut hostile.recorder);

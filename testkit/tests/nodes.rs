@@ -18,7 +18,7 @@ use madrigal_sys::piece::Piece;
 use madrigal_sys::process;
 use madrigal_testkit::noise::Noise;
 use madrigal_testkit::watchdog::Watchdog;
-use madrigal_testkit::{place, tidy};
+use madrigal_testkit::{place, stacked, tidy};
 use rustix::event::{PollFd, PollFlags, poll};
 
 /// The variable with the role of a started copy.
@@ -37,7 +37,7 @@ fn main() -> ExitCode {
     if let Ok(task) = std::env::var(TASK) {
         let words: Vec<&str> = task.split(' ').collect();
         let [driver, directory, to, what, seed] = words[..] else { return ExitCode::FAILURE };
-        let driver = madrigal_drivers::message_driver(driver).expect("is in the table");
+        let driver = stacked::message_driver(driver).expect("is in the table, or a stack");
         let mut node = Node::new(driver, directory);
         let link = node.link(to);
         let seed = seed.parse().expect("a number");
@@ -49,9 +49,12 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let mut trials = Vec::new();
-    for driver in
-        madrigal_testkit::own_message_drivers().into_iter().filter(|driver| driver.facts().reach != Reach::Process)
-    {
+    // Those with `tls` have other certificates in each process.
+    let stacks = ["adoc/tcp", "adoc/stripe(3)/tcp"].into_iter().filter_map(stacked::message_driver);
+    for driver in madrigal_testkit::own_message_drivers().into_iter().chain(stacks) {
+        if driver.facts().reach == Reach::Process {
+            continue;
+        }
         trials.push(trial(driver, "messages_come_back_as_they_were", echoes));
         trials.push(trial(driver, "many_senders_at_once", many));
         trials.push(trial(driver, "a_killed_peer_is_told_after_its_last_words", killed));
@@ -295,7 +298,7 @@ fn many(driver: &'static dyn MessageDriver) {
 }
 
 fn killed(driver: &'static dyn MessageDriver) {
-    let directory = &format!("{}-{}-killed", place().directory, driver.name());
+    let directory = &format!("{}-{}-killed", place().directory, driver.name().replace('/', "-"));
     let mut node = Node::new(driver, directory);
     let witness = Other::start(driver, &node, "echo", 0);
     node.until(|recorder| recorder.up.len() == 1);

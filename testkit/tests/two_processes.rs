@@ -21,7 +21,7 @@ use madrigal_shm_ring::layout::want;
 use madrigal_shm_ring::ring::{Consumer, Producer, Sleeper, Trouble};
 use madrigal_testkit::noise::{Noise, Stream};
 use madrigal_testkit::watchdog::Watchdog;
-use madrigal_testkit::{place, tidy};
+use madrigal_testkit::{place, stacked, tidy};
 
 /// The variable with the role of a started copy.
 const TASK: &str = "_MADRIGAL_TESTKIT_TASK";
@@ -47,7 +47,9 @@ fn main() -> ExitCode {
         trials.push(trial(format!("{}::carries_both_ways_at_once", driver.name()), move || both_ways(driver)));
         trials.push(trial(format!("{}::a_killed_peer_is_an_end_or_an_error", driver.name()), move || killed(driver)));
     }
-    for driver in madrigal_testkit::own_message_drivers().into_iter().filter(|driver| driver.name() != "loopback") {
+    let stack = stacked::message_driver("adoc/stripe(2)/tcp").expect("a stack");
+    let own = madrigal_testkit::own_message_drivers().into_iter().chain([stack]);
+    for driver in own.filter(|driver| driver.name() != "loopback") {
         let name = format!("{}::who_is_connected_to_a_killed_process_learns_of_it", driver.name());
         trials.push(trial(name, move || ports::killed(driver)));
     }

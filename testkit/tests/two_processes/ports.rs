@@ -7,7 +7,7 @@ use madrigal::{Worker, time};
 use madrigal_message::worker::Options;
 use madrigal_progress::message::MessageDriver;
 use madrigal_testkit::noise::Noise;
-use madrigal_testkit::place;
+use madrigal_testkit::{place, stacked};
 
 use super::Other;
 
@@ -22,7 +22,7 @@ fn ports(driver: &'static dyn MessageDriver, directory: &str) -> Ports {
 
 /// The process that is killed: sends numbered messages for ever, and throws away what it gets.
 pub(crate) fn send_for_ever(driver: &str, directory: &str, to: &str) {
-    let ports = ports(madrigal::message_driver(driver).expect("a driver"), directory);
+    let ports = ports(stacked::message_driver(driver).expect("a driver"), directory);
     let back = ports.receive_port("back", &PortType::default()).expect("a port");
     println!("{}", back.address());
     let mut out = ports.send_port("out", &PortType::default()).expect("a port");
