@@ -186,6 +186,14 @@ pub enum AcceptError {
         /// Where.
         at: Locator,
     },
+    /// The driver broke its contract: one that was loaded (`MADRIGAL_DRIVERS`). Culprit: that driver.
+    #[error("cannot accept at {at}: its driver {what}")]
+    Driver {
+        /// Where.
+        at: Locator,
+        /// What it did.
+        what: &'static str,
+    },
     /// The kernel refused; with resources back, a later accept may succeed.
     #[error("cannot accept at {at}: {os}")]
     System {
@@ -201,6 +209,7 @@ impl AcceptError {
     pub fn errno(&self) -> i32 {
         match self {
             Self::Closed { .. } => number::EBADF,
+            Self::Driver { .. } => number::EPROTO,
             Self::System { os, .. } => os.0,
         }
     }
@@ -230,6 +239,14 @@ pub enum ReadError {
         /// What was wrong.
         what: &'static str,
     },
+    /// The driver broke its contract: one that was loaded (`MADRIGAL_DRIVERS`). Culprit: that driver.
+    #[error("cannot read from {peer}: its driver {what}")]
+    Driver {
+        /// The peer.
+        peer: Locator,
+        /// What it did.
+        what: &'static str,
+    },
     /// The kernel refused.
     #[error("cannot read from {peer}: {os}")]
     System {
@@ -247,6 +264,7 @@ impl ReadError {
             Self::Closed { .. } => number::EBADF,
             Self::Reset { .. } => number::ECONNRESET,
             Self::Corrupt { .. } => number::EPROTO,
+            Self::Driver { .. } => number::EPROTO,
             Self::System { os, .. } => os.0,
         }
     }
@@ -286,6 +304,14 @@ pub enum WriteError {
         /// What was wrong.
         what: &'static str,
     },
+    /// The driver broke its contract: one that was loaded (`MADRIGAL_DRIVERS`). Culprit: that driver.
+    #[error("cannot write to {peer}: its driver {what}")]
+    Driver {
+        /// The peer.
+        peer: Locator,
+        /// What it did.
+        what: &'static str,
+    },
     /// The kernel refused.
     #[error("cannot write to {peer}: {os}")]
     System {
@@ -304,6 +330,7 @@ impl WriteError {
             Self::PeerGone { .. } => number::EPIPE,
             Self::TooLong { .. } => number::EMSGSIZE,
             Self::Corrupt { .. } => number::EPROTO,
+            Self::Driver { .. } => number::EPROTO,
             Self::System { os, .. } => os.0,
         }
     }

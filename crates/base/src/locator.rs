@@ -101,6 +101,11 @@ impl Locator {
     pub fn address(&self) -> &Address {
         &self.address
     }
+
+    /// Whether a driver may have that name: a word of lower-case letters and digits.
+    pub fn is_scheme(name: &str) -> bool {
+        is_word(name)
+    }
 }
 
 impl FromStr for Locator {
@@ -136,10 +141,16 @@ fn host_and_port(text: &str) -> Option<Address> {
 
 impl fmt::Display for Locator {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.address {
-            Address::Inet(inet) => write!(f, "{}://{inet}", self.scheme),
-            Address::Host(host, port) => write!(f, "{}://{host}:{port}", self.scheme),
-            Address::Name(name) => write!(f, "{}://{name}", self.scheme),
+        write!(f, "{}://{}", self.scheme, self.address)
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Inet(inet) => inet.fmt(f),
+            Self::Host(host, port) => write!(f, "{host}:{port}"),
+            Self::Name(name) => f.write_str(name),
         }
     }
 }

@@ -28,8 +28,7 @@ impl ByDaemon {
     pub(super) fn begin(sites: &Sites, host: (&str, u16), to: &Locator) -> Result<Option<Self>, ConnectError> {
         let failed = |errno| ConnectError::System { to: to.clone(), os: os(errno) };
         let socket = socket(AddressFamily::INET).map_err(failed)?;
-        let asked = to.to_string().split_off(to.scheme().len() + "://".len());
-        let (at, told) = match sites.route(&socket, host, &asked) {
+        let (at, told) = match sites.route(&socket, host, &to.address().to_string()) {
             Ok(route) => route,
             Err(End::NoDaemon) => return Ok(None),
             Err(End::System(os)) => return Err(ConnectError::System { to: to.clone(), os }),
