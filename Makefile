@@ -92,7 +92,7 @@ install-c: $(RELEASE)/libmadrigal.so.0 $(RELEASE)/libmadrigal-classic.so.0 ## in
 	install -d $(addprefix $(DESTDIR)$(PREFIX)/,$(INSTALLED_FOR_C))
 	install -m 755 $(RELEASE)/libmadrigal.so.0 $(LIB)/libmadrigal.so.0
 	ln -sf libmadrigal.so.0 $(LIB)/libmadrigal.so
-	install -m 644 personalities/capi/include/madrigal.h $(INCLUDE)/madrigal.h
+	install -m 644 personalities/capi/include/madrigal.h crates/plugin/include/madrigal-driver.h $(INCLUDE)
 	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' personalities/capi/madrigal.pc.in > $(LIB)/pkgconfig/madrigal.pc
 	install -m 755 $(RELEASE)/libmadrigal-classic.so.0 $(LIB)/libmadrigal-classic.so.0
 	ln -sf libmadrigal-classic.so.0 $(LIB)/libmadrigal-classic.so
@@ -103,7 +103,7 @@ install-c: $(RELEASE)/libmadrigal.so.0 $(RELEASE)/libmadrigal-classic.so.0 ## in
 uninstall: ## remove what install put there, and folders that are empty then
 	rm -f $(BIN)/madrigal $(LIB)/libmadrigal-syswrap.so $(LIB)/libfabric/libmadrigal-fi.so $(SHARE)/man/man1/madrigal.1 $(SHARE)/man/man1/madrigal-*.1
 	rm -f $(SHARE)/systemd/user/madrigal.service $(SHARE)/bash-completion/completions/madrigal $(SHARE)/zsh/site-functions/_madrigal
-	rm -f $(LIB)/libmadrigal.so $(LIB)/libmadrigal.so.0 $(INCLUDE)/madrigal.h $(LIB)/pkgconfig/madrigal.pc $(SHARE)/man/man3/madrigal.3
+	rm -f $(LIB)/libmadrigal.so $(LIB)/libmadrigal.so.0 $(INCLUDE)/madrigal.h $(INCLUDE)/madrigal-driver.h $(LIB)/pkgconfig/madrigal.pc $(SHARE)/man/man3/madrigal.3
 	rm -f $(LIB)/libmadrigal-classic.so $(LIB)/libmadrigal-classic.so.0 $(addprefix $(INCLUDE)/,madeleine.h fm.h vio.h vaio.h) $(LIB)/pkgconfig/madrigal-classic.pc
 	-@cd $(DESTDIR)$(PREFIX) && for folder in bin $(INSTALLED_IN) $(INSTALLED_FOR_C); do \
 		test ! -d $$folder || rmdir -p --ignore-fail-on-non-empty $$folder; done

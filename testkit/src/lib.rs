@@ -6,11 +6,13 @@
 //! * [`ports`]: the contract of `progress::message`, for any `MessageDriver`;
 //! * [`stacked`]: the same with each stack of adapters; [`flaky`]: over connections that break; [`enciphered`]: with
 //!   certificates;
+//! * [`added`]: drivers that are compiled and added while the tests run;
 //! * [`vlinks`]: the promises of `VLink`, over any driver; [`withdrawn`]: of its operations that are taken back.
 //!
 //! A suite is a list of trials. To run it over a driver is one line, and over the table none at all: the tests in `tests/` take
-//! all of `madrigal::DRIVERS`. No trial has an upper time limit; a [`watchdog`] ends a run that hangs and names the trial.
+//! all of `madrigal::drivers()`. No trial has an upper time limit; a [`watchdog`] ends a run that hangs and names the trial.
 
+pub mod added;
 pub mod awkward;
 pub mod circuits;
 pub mod drivers;
@@ -97,6 +99,11 @@ pub fn message_drivers() -> Vec<&'static dyn MessageDriver> {
     own_message_drivers().into_iter().chain(names.filter_map(madrigal::message_driver)).collect()
 }
 
+/// The drivers of the table, and those that were added.
+pub fn all_drivers() -> Vec<&'static dyn Driver> {
+    madrigal::drivers().collect()
+}
+
 /// A place of this process's own, so that test runs do not meet.
 pub fn place() -> Place {
     let directory = format!("/dev/shm/madrigal-test-{}", madrigal_sys::process::own_pid());
@@ -108,4 +115,5 @@ pub fn place() -> Place {
 /// Removes what [`place`] may have left; for the end of a test program.
 pub fn tidy() {
     let _ = std::fs::remove_dir_all(place().directory);
+    added::tidy();
 }

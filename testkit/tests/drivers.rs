@@ -1,10 +1,12 @@
-//! The driver suite over the table.
+//! The driver suite over the table, and over drivers that were added.
 
-use madrigal_testkit::{drivers, tidy, trials};
+use madrigal_testkit::{added, all_drivers, drivers, tidy, trials};
 
 fn main() {
-    let mut all = trials(madrigal::DRIVERS, drivers::CASES, drivers::context);
-    let packets: Vec<_> = madrigal::DRIVERS.iter().copied().filter(|driver| drivers::has_packets(*driver)).collect();
+    added::start();
+    let table = all_drivers();
+    let mut all = trials(&table, drivers::CASES, drivers::context);
+    let packets: Vec<_> = table.into_iter().filter(|driver| drivers::has_packets(*driver)).collect();
     all.extend(trials(&packets, drivers::PACKETS, drivers::context));
     let conclusion = libtest_mimic::run(&libtest_mimic::Arguments::from_args(), all);
     tidy();

@@ -21,7 +21,7 @@ use madrigal_shm_ring::layout::want;
 use madrigal_shm_ring::ring::{Consumer, Producer, Sleeper, Trouble};
 use madrigal_testkit::noise::{Noise, Stream};
 use madrigal_testkit::watchdog::Watchdog;
-use madrigal_testkit::{place, stacked, tidy};
+use madrigal_testkit::{added, all_drivers, place, stacked, tidy};
 
 /// The variable with the role of a started copy.
 const TASK: &str = "_MADRIGAL_TESTKIT_TASK";
@@ -42,8 +42,9 @@ fn main() -> ExitCode {
         }
         return alone();
     }
+    added::start();
     let mut trials = vec![trial("ring::grows_and_is_sealed_and_loses_nothing".to_owned(), ring::read)];
-    for driver in madrigal::DRIVERS.iter().copied().filter(|driver| driver.facts().reach != Reach::Process) {
+    for driver in all_drivers().into_iter().filter(|driver| driver.facts().reach != Reach::Process) {
         trials.push(trial(format!("{}::carries_both_ways_at_once", driver.name()), move || both_ways(driver)));
         trials.push(trial(format!("{}::a_killed_peer_is_an_end_or_an_error", driver.name()), move || killed(driver)));
     }

@@ -112,6 +112,12 @@ pub const KEYS: &[Key] = &[
         unit: "",
         help: "What links of Circuits and ports with other hosts are made of, such as `adoc/tls/stripe(4)/tcp`, the same in all processes; empty for TCP alone.",
     },
+    Key {
+        name: "MADRIGAL_DRIVERS",
+        default: "",
+        unit: "",
+        help: "Directory of drivers of your own, shared objects with a description each; empty for none.",
+    },
 ];
 
 /// The key of that name.
@@ -259,6 +265,9 @@ impl Settings {
                     _ => return Err(bad("0 or 1")),
                 }
             }
+            // The table of drivers reads it (crate `drivers`).
+            "MADRIGAL_DRIVERS" if value.is_empty() => {}
+            "MADRIGAL_DRIVERS" => drop(absolute(value).ok_or_else(|| bad("an absolute path"))?),
             "MADRIGAL_AGENT" => self.agent = value.to_owned(),
             "MADRIGAL_STACK" => self.stack = value.to_owned(),
             "MADRIGAL_MESSAGE_STACK" => self.message_stack = value.to_owned(),
@@ -376,6 +385,7 @@ mod tests {
             ("MADRIGAL_CONNECT_TIMEOUT", "0"),
             ("MADRIGAL_CONFIG_DIR", "relative"),
             ("MADRIGAL_DAEMON", "relative"),
+            ("MADRIGAL_DRIVERS", "relative"),
         ] {
             let (settings, errors) = Settings::from_pairs([(name, value)]);
             assert_eq!(settings, Settings::default());

@@ -8,7 +8,6 @@ use madrigal_base::config::{ConfigError, Settings};
 use madrigal_base::error::{AcceptError, ConnectError, ListenError, Os};
 use madrigal_base::ids::{HostId, ProcessId, UserId};
 use madrigal_base::locator::Locator;
-use madrigal_drivers::DRIVERS;
 use madrigal_progress::driver::{Driver, Place};
 use madrigal_progress::engine::Engine;
 use madrigal_progress::wait::Waiter;
@@ -101,7 +100,8 @@ impl Runtime {
 
     /// Every driver, and whether it works here.
     pub fn drivers(&self) -> Vec<Usable> {
-        DRIVERS.iter().map(|d| Usable { driver: d.name(), usable: d.usable(&self.place) }).collect()
+        let usable = |d: &'static dyn Driver| Usable { driver: d.name(), usable: d.usable(&self.place) };
+        madrigal_drivers::drivers().map(usable).collect()
     }
 
     /// Listens at a place by the driver it names. Does not block.
@@ -163,10 +163,9 @@ impl Runtime {
 
     /// Listens as `name` by every driver that may be used and works here; on this host only. Does not block.
     pub fn serve(&self, name: &str) -> Result<Server, ListenError> {
-        let allowed = |driver: &&&dyn Driver| {
-            self.preferences.methods.allows(driver.name()) && driver.usable(&self.place).is_ok()
-        };
-        let places = DRIVERS.iter().filter(allowed).filter_map(|driver| driver.address_for(name));
+        let allowed =
+            |driver: &&dyn Driver| self.preferences.methods.allows(driver.name()) && driver.usable(&self.place).is_ok();
+        let places = madrigal_drivers::drivers().filter(allowed).filter_map(|driver| driver.address_for(name));
         let acceptors = places.map(|at| self.listen(&at)).collect::<Result<Vec<_>, _>>()?;
         let locators = acceptors.iter().map(|acceptor| acceptor.locator().clone()).collect();
         Ok(Server { card: Card { locators, ..own_card() }, acceptors })
@@ -208,15 +207,17 @@ impl Runtime {
     }
 
     fn candidates(&self, card: &Card) -> Vec<Candidate> {
-        let candidate = |driver: &&dyn Driver| {
+        let candidate = |driver: &'static dyn Driver| {
             let facts = driver.facts();
+            // One that may not be used is not even asked: that would load it.
+            let allowed = self.preferences.methods.allows(driver.name());
             Candidate {
-                unusable: driver.usable(&self.place).err(),
+                unusable: if allowed { driver.usable(&self.place).err() } else { None },
                 offered: card.locators.iter().any(|locator| locator.scheme() == driver.name()),
                 ..Candidate::new(driver.name(), facts.reach, facts.one_user)
             }
         };
-        DRIVERS.iter().map(candidate).collect()
+        madrigal_drivers::drivers().map(candidate).collect()
     }
 }
 

@@ -1,6 +1,5 @@
 //! The classes of an engine's sources that a program can name.
 
-use madrigal::DRIVERS;
 use madrigal::engine::{Class, Engine};
 
 use crate::codes::MDG_EINVAL;
@@ -23,5 +22,5 @@ pub(crate) fn work_done(engine: &Engine) -> u64 {
 
 /// The classes whose weights can be set: the drivers, and what is the caller's own.
 fn names() -> impl Iterator<Item = &'static str> {
-    DRIVERS.iter().map(|driver| driver.name()).chain([DESCRIPTORS, TIMERS])
+    madrigal::drivers().map(|driver| driver.name()).chain([DESCRIPTORS, TIMERS])
 }

@@ -275,7 +275,7 @@ fn methods(text: &str) -> Result<String, String> {
 }
 
 fn method(name: &str) -> Result<String, String> {
-    let mut known: Vec<_> = madrigal::DRIVERS.iter().map(|driver| driver.name()).collect();
+    let mut known: Vec<_> = madrigal::drivers().map(|driver| driver.name()).collect();
     let others = madrigal::MESSAGE_DRIVERS.iter().map(|driver| driver.name());
     known.extend(others.filter(|other| madrigal::driver(other).is_none()));
     let wrong = || format!("there is no method `{name}`; there are {}", known.join(", "));

@@ -87,20 +87,30 @@ fn inspect() -> Answer {
         directory: directory(),
         kernel: kernel(),
         configuration: KEYS.iter().map(setting).collect(),
-        warnings: errors.iter().map(settings::advice).collect(),
+        warnings: errors.iter().map(settings::advice).chain(drivers_refused()).collect(),
     }
 }
 
 fn drivers() -> Vec<Item> {
     match Runtime::new() {
         Ok(runtime) => {
-            runtime.drivers().into_iter().map(|d| Item::new(d.driver, d.usable.map(|()| "usable"))).collect()
+            runtime.drivers().into_iter().map(|d| Item::new(d.driver, d.usable.map(|()| usable(d.driver)))).collect()
         }
         Err(error) => {
             let why = error.to_string();
-            madrigal::DRIVERS.iter().map(|driver| Item::new(driver.name(), Err::<&str, _>(why.clone()))).collect()
+            madrigal::drivers().map(|driver| Item::new(driver.name(), Err::<&str, _>(why.clone()))).collect()
         }
     }
+}
+
+/// Why what `MADRIGAL_DRIVERS` names has fewer drivers than files.
+fn drivers_refused() -> impl Iterator<Item = String> {
+    madrigal::added().refused().iter().map(|why| format!("MADRIGAL_DRIVERS: {why}"))
+}
+
+/// That a driver works, and where one comes from that is not ours.
+fn usable(driver: &str) -> String {
+    madrigal::added().file(driver).map_or_else(|| "usable".to_owned(), |file| format!("usable: {}", file.display()))
 }
 
 fn directory() -> Directory {

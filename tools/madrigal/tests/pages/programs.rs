@@ -15,12 +15,22 @@ fn with_builds() -> (Terminal, String) {
     (terminal, prefix)
 }
 
+/// What stands in the home of who reads those pages.
+const EXAMPLES: [&str; 6] = [
+    "examples/c/hello.c",
+    "personalities/classic/examples/ring.c",
+    "examples/python/parameters.py",
+    "examples/drivers/unixsocket.h",
+    "examples/drivers/unixstream.c",
+    "examples/drivers/unixstream.toml",
+];
+
 /// What the pages of C, of old interfaces, of Python and of the provider show, below a prefix in a home of our own. The package for
 /// Python is that of the tree: `pip` would build it.
 pub(crate) fn installed(lines: &[Entry]) {
     need_all(&["make", "cc", "pkg-config", "python3", "fi_info"]);
     let (mut terminal, prefix) = with_builds();
-    for example in ["examples/c/hello.c", "personalities/classic/examples/ring.c", "examples/python/parameters.py"] {
+    for example in EXAMPLES {
         let text = std::fs::read_to_string(root().join(example)).unwrap();
         terminal.file(example.rsplit('/').next().unwrap(), &text);
     }
