@@ -107,6 +107,11 @@ fn what_is_no_shared_object_is_refused() {
         write(&whole[..len]);
         has(&folder.refused(), "libwrong.so: ");
     }
+    // The mark of the order of bytes (elf(5), EI_DATA).
+    let mut other = whole.clone();
+    other[5] = 3 - other[5];
+    write(&other);
+    has(&folder.refused(), "libwrong.so: ");
     write(b"#!/bin/sh\necho no driver\n");
     has(&folder.refused(), "no shared object");
     std::fs::remove_file(folder.object()).unwrap();

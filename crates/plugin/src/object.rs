@@ -38,6 +38,9 @@ pub(crate) fn fits(head: &Head, name: &str) -> Result<(), String> {
 
 fn head(cache: &ReadCache<Source>) -> Result<Head, String> {
     let file = object::File::parse(cache).map_err(|error| format!("no shared object: {error}"))?;
+    if file.is_little_endian() != cfg!(target_endian = "little") {
+        return Err("it is for another processor".into());
+    }
     let len = ReadRef::len(cache).unwrap_or(0);
     for (at, size) in file.segments().map(|segment| segment.file_range()) {
         if at.checked_add(size).is_none_or(|end| end > len) {
@@ -85,5 +88,49 @@ impl Seek for Source {
         };
         self.at = at.ok_or(Error::from(ErrorKind::InvalidInput))?;
         Ok(self.at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// A shared object as the linker makes it, small.
+    fn sample() -> Vec<u8> {
+        let out = std::env::temp_dir().join(format!("madrigal-object-{}.so", std::process::id()));
+        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/drivers/unixstream.c");
+        let include = concat!("-I", env!("CARGO_MANIFEST_DIR"), "/include");
+        let mut cc = std::process::Command::new("cc");
+        cc.args(["-std=gnu11", "-shared", "-fPIC", include, "-o"]).arg(&out).arg(source);
+        assert!(cc.status().expect("cc").success());
+        let bytes = std::fs::read(&out).expect("it is there");
+        std::fs::remove_file(out).expect("it is there");
+        bytes
+    }
+
+    /// What a file with these bytes is said to be.
+    fn said(bytes: &[u8]) -> Result<(), String> {
+        let fd = rustix::fs::memfd_create("object", rustix::fs::MemfdFlags::CLOEXEC).expect("a file");
+        assert_eq!(rustix::io::write(&fd, bytes), Ok(bytes.len()));
+        let source = Source { fd: Fd::from(fd), at: 0, len: bytes.len() as u64 };
+        head(&ReadCache::new(source)).and_then(|head| fits(&head, "unixstream"))
+    }
+
+    #[test]
+    fn no_bytes_make_it_panic() {
+        let whole = sample();
+        assert_eq!(said(&whole), Ok(()));
+        let changes = proptest::collection::vec((any::<proptest::sample::Index>(), any::<u8>()), 1..8);
+        // The tables are at the two ends of the file.
+        let parts = vec![0..256, 0..4096, whole.len() - 2048..whole.len(), 0..whole.len()];
+        let parts = proptest::sample::select(parts);
+        proptest!(|(changes in changes, part in parts)| {
+            let mut bytes = whole.clone();
+            for (at, byte) in changes {
+                bytes[part.start + at.index(part.len())] = byte;
+            }
+            let _ = said(&bytes);
+        });
     }
 }
