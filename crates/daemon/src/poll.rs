@@ -15,6 +15,10 @@ pub(crate) type Token = u64;
 /// The longest sleep, in milliseconds.
 const LONGEST_MS: u64 = 3_600_000;
 
+/// Every change, by edges.
+const ALL: EpollFlags =
+    EpollFlags::EPOLLIN.union(EpollFlags::EPOLLOUT).union(EpollFlags::EPOLLRDHUP).union(EpollFlags::EPOLLET);
+
 /// The epoll.
 pub(crate) struct Poll(Epoll);
 
@@ -25,8 +29,12 @@ impl Poll {
 
     /// Registers a descriptor. The kernel removes it when it is closed.
     pub(crate) fn add(&self, fd: impl AsFd, token: Token) -> Result<(), Errno> {
-        let all = EpollFlags::EPOLLIN | EpollFlags::EPOLLOUT | EpollFlags::EPOLLRDHUP | EpollFlags::EPOLLET;
-        self.0.add(fd, EpollEvent::new(all, token)).map_err(to_errno)
+        self.0.add(fd, EpollEvent::new(ALL, token)).map_err(to_errno)
+    }
+
+    /// Gives a descriptor another token. What it is ready for is reported again.
+    pub(crate) fn rename(&self, fd: impl AsFd, token: Token) -> Result<(), Errno> {
+        self.0.modify(fd, &mut EpollEvent::new(ALL, token)).map_err(to_errno)
     }
 
     /// Removes a descriptor that stays open.

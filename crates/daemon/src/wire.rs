@@ -10,6 +10,7 @@
 //! Names of types here may differ from those on the wire; the latter never change within one [`VERSION`].
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 
 pub(crate) use madrigal_proto::client::{CONNECT, DONE, FAILED, ROUTE, VERDICT};
 use madrigal_proto::frame::{self, Front};
@@ -69,6 +70,13 @@ pub(crate) struct Hello {
     /// From the accepting end: the address at which it sees the other one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) seen: Option<String>,
+}
+
+impl Hello {
+    /// The address of this end, as the accepting one sees it.
+    pub(crate) fn seen_here(&self) -> Option<SocketAddr> {
+        self.seen.as_ref().and_then(|seen| seen.parse().ok())
+    }
 }
 
 /// The stack that one end of a link wants ([`madrigal_adapters::stack::Offer`]).

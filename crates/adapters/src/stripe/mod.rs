@@ -10,7 +10,7 @@
 //!   may come, go and break at any time; no byte is lost, none comes twice, and the link goes on while one stream lives.
 //! * Memory is bounded by [`Limits`] at both ends, whatever the peer sends.
 //! * Where the loss of its only stream is the loss of the link, bytes need not be kept: they [pass](Stripe::transmit_passing) from source to
-//!   stream, and from stream to reader, without a copy.
+//!   stream, and from stream to reader, without a copy. Until the other end has them [none may be lost](Stripe::can_lose_one).
 
 pub mod count;
 mod figures;
@@ -57,6 +57,16 @@ impl Stripe {
     /// Whether a stream was retired, and carries nothing any more either way; or there is none of that number.
     pub fn is_over(&self, lane: Lane) -> bool {
         self.sender.is_over(lane) && self.receiver.is_over(lane)
+    }
+
+    /// Whether a stream was retired, by either end.
+    pub fn is_retired(&self, lane: Lane) -> bool {
+        self.sender.is_retired(lane)
+    }
+
+    /// Whether no byte is lost with a stream, as long as there is another one: nothing that [passed](Self::transmit_passing) is on its way.
+    pub fn can_lose_one(&self) -> bool {
+        self.sender.keeps_all()
     }
 
     /// How many streams there are.

@@ -37,6 +37,8 @@ pub(super) struct Sender {
     /// How far may be sent, and how much may lie behind the first hole.
     credit: u64,
     window: u64,
+    /// Bytes up to here may not be kept: they [passed](Self::pass).
+    passed: u64,
     /// Writes have filled the queue since it was empty: there is more where this came from.
     filled: bool,
     lanes: BTreeMap<Lane, Out>,
@@ -55,6 +57,7 @@ impl Sender {
             again: Spans::default(),
             credit: FIRST_CREDIT,
             window: FIRST_CREDIT,
+            passed: 0,
             filled: false,
             lanes: BTreeMap::new(),
             handled: 0,
@@ -70,6 +73,16 @@ impl Sender {
         if let Some(out) = self.lanes.remove(&lane) {
             out.pieces().iter().filter(|piece| !piece.again).for_each(|piece| self.again.insert(piece.from, piece.to));
         }
+    }
+
+    /// Whether everything that the other end does not have is kept here.
+    pub(super) fn keeps_all(&self) -> bool {
+        self.done.floor() >= self.passed
+    }
+
+    /// Whether a stream gets no more.
+    pub(super) fn is_retired(&self, lane: Lane) -> bool {
+        self.lanes.get(&lane).is_some_and(|out| out.retired)
     }
 
     /// A stream gets no more.
@@ -112,7 +125,7 @@ impl Sender {
     /// A stream was given so many bytes that are not kept, as a piece of their own. Returns its header.
     pub(super) fn pass(&mut self, now: u64, lane: Lane, count: u64) -> Header {
         let (from, to) = (self.total, self.total + count);
-        (self.total, self.next) = (to, to);
+        (self.total, self.next, self.passed) = (to, to, to);
         if let Some(state) = self.lanes.get_mut(&lane) {
             state.assign(now, from, to);
             state.pieces_mut().filter(|piece| piece.from == from).for_each(|piece| piece.again = true);

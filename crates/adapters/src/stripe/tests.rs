@@ -195,6 +195,25 @@ fn bytes_of_an_only_stream_pass_without_being_kept() {
     assert!(from.is_flushed());
 }
 
+/// A stream that comes beside an only one does not make good what passed by that; once the other end has it, either may be lost.
+#[test]
+fn what_passed_is_lost_with_its_stream_until_the_other_end_has_it() {
+    let (mut from, mut to) = (stripe(&[A]), stripe(&[A, B]));
+    assert!(from.can_lose_one());
+    let first = passed(&mut from, 0, A, &[7; 1000]);
+    from.add(0, B).unwrap();
+    assert!(!from.can_lose_one());
+    from.write(&[8; 1000]);
+    let second = sent(&mut from, 0, B);
+    to.receive(0, B, &second).unwrap();
+    to.receive(0, A, &first[..600]).unwrap();
+    from.receive(MS * 20, B, &sent(&mut to, MS * 20, B)).unwrap();
+    assert!(!from.can_lose_one());
+    to.receive(MS * 20, A, &first[600..]).unwrap();
+    from.receive(MS * 40, A, &sent(&mut to, MS * 40, A)).unwrap();
+    assert!(from.can_lose_one());
+}
+
 #[test]
 fn what_was_kept_goes_before_what_passes() {
     let mut end = stripe(&[A]);

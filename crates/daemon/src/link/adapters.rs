@@ -19,9 +19,14 @@ pub(crate) struct Adapters {
 }
 
 impl Adapters {
-    /// All connections that carry the link; `own` is the one that it began with.
+    /// All connections that carry the link; `own` is the token of its own one.
     pub(crate) fn connections(&self, own: Token) -> Vec<(Lane, Token)> {
         self.striped.as_ref().map_or_else(|| vec![(ONLY, own)], |striped| striped.connections(own))
+    }
+
+    /// The number of the link's own connection.
+    pub(crate) fn own(&self) -> Lane {
+        self.striped.as_ref().map_or(ONLY, Striped::own)
     }
 
     /// When [`Self::handle_time`] is due.

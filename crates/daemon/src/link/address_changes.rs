@@ -44,12 +44,15 @@ impl Daemon {
         let links = self.links.iter().map(|(token, link)| (*token, socket::local_addr(&link.channel)));
         let dials = self.dials.iter().map(|(token, dial)| (*token, socket::local_addr(&dial.socket)));
         let at: Vec<(Token, SocketAddr)> = links.chain(dials).filter_map(|(token, at)| Some((token, at?))).collect();
-        for (token, at) in at.into_iter().filter(|(_, at)| !socket::is_own_address(*at)) {
+        let mut gone: Vec<_> = at.into_iter().filter(|(_, at)| !socket::is_own_address(*at)).collect();
+        // Further connections first: none of them takes the place of a link's own.
+        gone.sort_by_key(|(token, _)| self.links.get(token).is_some_and(|link| link.up().is_some()));
+        for (token, at) in gone {
             let why = format!("{} is no address of this host any more", at.ip().to_canonical());
             if self.dials.contains_key(&token) {
                 self.dial_failed(token, &why);
             } else {
-                self.drop_link(token, &why);
+                self.connection_lost(token, &why);
             }
         }
     }

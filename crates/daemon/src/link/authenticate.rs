@@ -103,8 +103,11 @@ impl Daemon {
     /// Checks that the certificates of an encrypted link's peer are those of this host.
     fn check_certificate(&self, link: &Link, host: &str) -> Result<Identity, String> {
         let credentials = self.credentials.as_ref().map_err(Clone::clone)?;
-        let renewed = link.up().and_then(|up| up.renewed.as_deref());
-        let chain = renewed.or_else(|| link.channel.chain()).ok_or("it has shown no certificate")?;
+        let proved = link.up().and_then(|up| up.proved.as_ref());
+        let chain = proved
+            .map(|proved| proved.chain.as_slice())
+            .or_else(|| link.channel.chain())
+            .ok_or("it has shown no certificate")?;
         let shown = credentials.judge(chain).map_err(|refusal| refusal.to_string())?;
         match (shown.is(host, credentials.own().user.as_deref()), &shown.user) {
             (Ok(()), _) => Ok(shown),
@@ -156,9 +159,10 @@ impl Daemon {
         if link.proved_serial.as_ref() == Some(&own) {
             return;
         }
-        let proof = link.channel.secret(true).and_then(|secret| credentials.prove(&secret));
+        let Stage::Up(up) = &mut link.stage else { return };
+        let proof = up.proved.as_ref().and_then(|proved| credentials.prove(&proved.secrets[0]));
         let header = StreamHeader::Renewed.bytes();
-        if let (Some(proof), Stage::Up(up)) = (proof, &mut link.stage)
+        if let Some(proof) = proof
             && let Ok(stream) = up.mux.open(Class::Urgent, &header)
         {
             // There is room for the first bytes of a stream. The other end resets it when it has them.
@@ -193,10 +197,10 @@ impl Daemon {
     fn take_renewal(&mut self, token: Token, proof: &Proof) -> Result<(), String> {
         let credentials = self.credentials.as_ref().map_err(Clone::clone)?;
         let Some(link) = self.links.get_mut(&token) else { return Ok(()) };
-        let secret = link.channel.secret(false).ok_or("a renewed certificate on a plain link")?;
-        let shown = credentials.judge_proof(proof, &secret).map_err(|refusal| refusal.to_string())?;
         let Stage::Up(up) = &mut link.stage else { return Ok(()) };
-        up.renewed = Some(proof.chain().to_vec());
+        let proved = up.proved.as_mut().ok_or("a renewed certificate on a plain link")?;
+        let shown = credentials.judge_proof(proof, &proved.secrets[1]).map_err(|refusal| refusal.to_string())?;
+        proved.chain = proof.chain().to_vec();
         // The new certificate is checked like the old one: it must be the same host's.
         up.recheck_at = self.now;
         self.recheck_certificate(token)?;

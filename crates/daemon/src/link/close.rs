@@ -1,6 +1,5 @@
 //! The ends of links: timers, errors, refusals.
 
-use madrigal_adapters::contract::ONLY;
 use madrigal_proto::mux::Class;
 use rustix::io::Errno;
 
@@ -53,7 +52,7 @@ impl Daemon {
         }
     }
 
-    /// Ends a link. Its streams may migrate.
+    /// Ends a link, whatever connections it has, or a further connection of one. Streams of a link may migrate.
     pub(crate) fn drop_link(&mut self, token: Token, why: &str) {
         let ends = [Errno::CONNRESET, Errno::PIPE].map(|errno| errno.to_string());
         let closed = [CLOSED, RESTARTED].contains(&why) || ends.iter().any(|end| end == why);
@@ -124,7 +123,7 @@ impl Daemon {
             match &mut up.adapters {
                 Some(adapters) => {
                     adapters.take_from(self.now, &mut up.mux);
-                    adapters.transmit(self.now, ONLY, &mut up.mux, CLOSE_ROOM, channel.out());
+                    adapters.transmit(self.now, adapters.own(), &mut up.mux, CLOSE_ROOM, channel.out());
                 }
                 None => up.mux.transmit(channel.out(), CLOSE_ROOM),
             }

@@ -11,15 +11,16 @@ use crate::daemon::Daemon;
 use crate::link::close::RESTARTED;
 use crate::link::measured::Measured;
 use crate::link::stack::plain_offer;
-use crate::link::{Link, Purpose, Rank, Stage, Up};
+use crate::link::{Link, Proved, Purpose, Rank, Stage, Up};
 use crate::poll::Token;
 use crate::streams::failover::keepalive_limits;
 use crate::wire::{self, Hello, Joins, StackOffer, VERSION};
 
 impl Daemon {
-    /// The greeting of this daemon, longer than one packet: no link comes up where long packets are dropped.
-    pub(crate) fn greeting(&self, number: u64, stack: Option<StackOffer>, joins: Option<Joins>) -> Vec<u8> {
-        wire::greeting(&self.hello(number, stack, joins))
+    /// This end's greeting on a connection that it accepted.
+    pub(crate) fn answer(&self, link: &Link) -> Vec<u8> {
+        let seen = link.address.map(|at| SocketAddr::new(at.ip().to_canonical(), at.port()).to_string());
+        wire::greeting(&Hello { seen, ..self.hello(0, link.offered.clone(), None) })
     }
 
     /// Greets the host that a link was dialled to.
@@ -57,8 +58,8 @@ impl Daemon {
     ) -> Result<(), String> {
         let Some(link) = self.links.get(&token) else { return Ok(()) };
         let adapters = self.adapters(link, peer, &agreed);
-        let seen = link.address.map(|at| SocketAddr::new(at.ip().to_canonical(), at.port()).to_string());
-        let answer = wire::greeting(&Hello { seen, ..self.hello(0, link.offered.clone(), None) });
+        let answer = self.answer(link);
+        let proved = proved(link);
         let (now, own) = (self.now, self.own().name.clone());
         let purpose = self.purpose(token, hello);
         let recheck_at = shown.map_or(u64::MAX, |shown| self.next_recheck(shown));
@@ -73,12 +74,12 @@ impl Daemon {
         };
         let mut mux = Mux::new(link.dialled.is_some(), keepalive_limits(), now);
         mux.ping(now);
-        link.seen = hello.seen.as_ref().and_then(|seen| seen.parse().ok());
+        link.seen = hello.seen_here();
         let dialled = link.dialled.is_some() && link.address.is_some() && !link.punched;
         let way = if link.dialled.is_some() { "to" } else { "from" };
         let address = link.address_text();
         let (measured, instance, just_greeted) = (Measured::default(), hello.instance, link.dialled.is_none());
-        let (spare, update, proof, renewed) = (None, None, Vec::new(), None);
+        let (spare, update, proof) = (None, None, Vec::new());
         let stack = agreed.stack.to_string();
         let mut up = Box::new(Up {
             peer,
@@ -94,7 +95,7 @@ impl Daemon {
             recheck_at,
             just_greeted,
             proof,
-            renewed,
+            proved,
         });
         up.receive(now, ONLY, rest, &mut |_, _| 0)?;
         link.stage = Stage::Up(up);
@@ -164,4 +165,12 @@ impl Daemon {
         let with = self.links.iter().filter_map(|(token, link)| Some((&link.up()?.rank, link.up()?.peer, *token)));
         with.filter(|(_, host, _)| *host == peer).min_by_key(|(rank, ..)| *rank).map(|(.., token)| token)
     }
+}
+
+/// What the handshake of a link's first connection has proved; nothing if it is plain.
+fn proved(link: &Link) -> Option<Proved> {
+    let channel = &link.channel;
+    let secrets = channel.secret(true).zip(channel.secret(false));
+    let (chain, (ours, theirs)) = channel.chain().zip(secrets)?;
+    Some(Proved { chain: chain.to_vec(), secrets: [ours, theirs] })
 }

@@ -44,12 +44,13 @@ impl Daemon {
         let striped = self.striped_link(of).ok_or(GONE)?;
         striped.join(now, lane, token).map_err(|error| error.to_string())?;
         let limit = striped.most_unsent(lane);
-        let answer = self.greeting(0, None, None);
+        let answer = self.links.get(&token).map(|link| self.answer(link));
         if let Some(link) = self.links.get_mut(&token) {
             (link.stage, link.joins) = (Stage::Joined, Some((of, lane)));
+            link.seen = hello.seen_here();
             link.channel.limit_unsent(limit);
             if ours.is_none() {
-                link.channel.out().extend(answer);
+                link.channel.out().extend(answer.unwrap_or_default());
             }
         }
         self.log_connections(of, "one more");
@@ -68,7 +69,7 @@ impl Daemon {
         self.links.iter().find(|(_, link)| link.up().is_some_and(|up| is(link, up))).map(|(token, _)| *token)
     }
 
-    fn striped_link(&mut self, token: Token) -> Option<&mut Striped> {
+    pub(crate) fn striped_link(&mut self, token: Token) -> Option<&mut Striped> {
         match &mut self.links.get_mut(&token)?.stage {
             Stage::Up(up) => up.adapters.as_mut()?.striped.as_mut(),
             Stage::Greeting(_) | Stage::Joined => None,
@@ -99,7 +100,7 @@ impl Daemon {
             match moved {
                 Ok(true) => {}
                 Ok(false) => return,
-                Err((broken, why)) => self.drop_link(broken, &why),
+                Err((broken, why)) => self.connection_lost(broken, &why),
             }
         }
     }
@@ -228,7 +229,7 @@ impl Daemon {
         found
     }
 
-    fn log_connections(&mut self, of: Token, what: &str) {
+    pub(crate) fn log_connections(&mut self, of: Token, what: &str) {
         let Some(up) = self.links.get(&of).and_then(Link::up) else { return };
         let line = format!("link with {}: {} connections: {what}", self.name(up.peer), up.connections());
         self.log_line(&line);

@@ -47,7 +47,7 @@ impl Daemon {
             self.save_figures(host, method, figures, connections);
         }
         for token in stuck {
-            self.drop_link(token, BLACK_HOLE);
+            self.connection_lost(token, BLACK_HOLE);
         }
         self.measure_connections();
         self.make_urgent_links();

@@ -12,7 +12,8 @@
 //!  unauthenticated  a limit on connections whose peer has none yet
 //!  stack       what a link is made of: offered, agreed on
 //!  urgent      the link for urgent streams
-//!  adapters    what lies between the multiplexer and the connections: compressed; striped, lanes (several connections)
+//!  adapters    what lies between the multiplexer and the connections: compressed; striped, lanes (several connections, counted)
+//!  successor   a link's own connection ends, and another one takes its place
 //! ```
 //! This file owns the state of one link.
 
@@ -27,6 +28,7 @@ pub(crate) mod command;
 mod commands;
 pub(crate) mod compressed;
 pub(crate) mod congestion;
+pub(crate) mod counted;
 mod dial;
 mod establish;
 pub(crate) mod handshakes;
@@ -41,6 +43,7 @@ mod reachability;
 mod serve;
 mod stack;
 pub(crate) mod striped;
+mod successor;
 pub(crate) mod trial;
 mod trials;
 mod unauthenticated;
@@ -49,7 +52,7 @@ mod urgent;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd as _, AsRawFd as _};
 
-use madrigal_adapters::contract::Lane;
+use madrigal_adapters::contract::{Lane, ONLY};
 use madrigal_adapters::stack::Agreed;
 use madrigal_proto::mux::{Mux, StreamId, Taker};
 use madrigal_sys::tcp;
@@ -96,8 +99,9 @@ pub(crate) enum Purpose {
 /// and the count of that host's dials.
 pub(crate) type Rank = (bool, String, u64);
 
-/// A connection to another daemon.
+/// A connection to another daemon, and the link that it carries, alone or with further ones.
 pub(crate) struct Link {
+    /// The link's own connection. Where there are further ones, one of them takes its place when it ends.
     pub(crate) channel: Channel,
     /// If we dialled it: the host, and the count of the dial.
     pub(crate) dialled: Option<(usize, u64)>,
@@ -157,8 +161,16 @@ pub(crate) struct Up {
     pub(crate) just_greeted: bool,
     /// What came of a proof that the peer has a new certificate.
     pub(crate) proof: Vec<u8>,
-    /// The certificates that the peer proved to have since the handshake.
-    pub(crate) renewed: Option<Vec<CertificateDer<'static>>>,
+    /// What the peer has proved; nothing on a plain link.
+    pub(crate) proved: Option<Proved>,
+}
+
+/// What the peer of an enciphered link has proved. It is of the link, and outlives the connection with which that began.
+pub(crate) struct Proved {
+    /// Its certificates: those of the handshake, or newer ones that it has proved to have since.
+    pub(crate) chain: Vec<CertificateDer<'static>>,
+    /// The secrets of that handshake for proofs of newer ones: of this end, and of the other.
+    pub(crate) secrets: [[u8; 32]; 2],
 }
 
 impl Link {
@@ -291,6 +303,11 @@ impl Up {
     /// How many it should have, where it may have several.
     pub(crate) fn connections_wanted(&self) -> Option<u8> {
         self.striped().map(|striped| u8::try_from(striped.wanted()).unwrap_or(u8::MAX))
+    }
+
+    /// The number of its own connection.
+    pub(crate) fn own_lane(&self) -> Lane {
+        self.adapters.as_ref().map_or(ONLY, |adapters| adapters.own())
     }
 
     /// Its compression, where it may be compressed.

@@ -1,6 +1,6 @@
 //! The traffic of links: reads, events of the multiplexer, writes.
 
-use madrigal_adapters::contract::{Lane, ONLY};
+use madrigal_adapters::contract::Lane;
 use madrigal_proto::mux::{Event, Mux};
 
 use crate::daemon::Daemon;
@@ -54,16 +54,18 @@ impl Daemon {
             (Ok(Recv::End), _) => Err(CLOSED.to_owned()),
             (Err(broken), _) => Err(broken.to_string()),
         };
-        let taken = count.and_then(|count| {
-            self.receive_bytes(token, buffer.get(..count).unwrap_or_default())?;
-            Ok(count)
-        });
-        match taken {
-            Ok(length) if length < SMALL_READ || self.batch.is_full() => self.deliver_received(token),
-            Ok(_) => {}
+        match count {
+            Ok(count) => match self.receive_bytes(token, buffer.get(..count).unwrap_or_default()) {
+                Ok(()) if count < SMALL_READ || self.batch.is_full() => self.deliver_received(token),
+                Ok(()) => {}
+                Err(why) => {
+                    self.deliver_received(token);
+                    self.drop_link(token, &why);
+                }
+            },
             Err(why) => {
                 self.deliver_received(token);
-                self.drop_link(token, &why);
+                self.connection_lost(token, &why);
             }
         }
         self.links.contains_key(&token)
@@ -101,7 +103,8 @@ impl Daemon {
         {
             return Err(format!("refused: {}", String::from_utf8_lossy(&body)));
         }
-        self.receive_on(token, ONLY, bytes)
+        let own = up.own_lane();
+        self.receive_on(token, own, bytes)
     }
 
     /// Takes bytes that came for a link that is up, by one of its connections.

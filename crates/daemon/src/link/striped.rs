@@ -1,16 +1,18 @@
-//! A link that several connections carry, because losses hold each one back: a [`Stripe`] of them, the link's own connection among them.
+//! A link that several connections carry, because losses hold each one back: a [`Stripe`] of them, the link's own connection among them,
+//! whose place another one takes when it ends (`successor.rs`).
 //! How many there are is found by measurement ([`StreamCount`]); docs/adapters.md has both.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
 use madrigal_adapters::contract::{Adapter as _, AddError, Lane, ONLY};
-use madrigal_adapters::stripe::count::{Congestion, StreamCount, StreamSample};
+use madrigal_adapters::stripe::count::{Congestion, StreamCount};
 use madrigal_adapters::stripe::{Limits, Stripe};
 use madrigal_sys::tcp;
 
 use crate::link::channel::UNSENT;
-use crate::link::measured::{AHEAD, Carried, alone, carried_in};
+use crate::link::counted::Counted;
+use crate::link::measured::{AHEAD, alone, carried_in};
 use crate::poll::Token;
 use crate::units::SECOND;
 
@@ -28,7 +30,9 @@ const PAUSE: u64 = 10 * SECOND;
 /// The connections of a link.
 pub(crate) struct Striped {
     stripe: Stripe,
-    /// The connections beside the link's own, which is [`ONLY`].
+    /// The link's own connection: [`ONLY`], with which it began, as long as that lives.
+    own: Lane,
+    /// The connections beside the link's own.
     further: BTreeMap<Lane, Token>,
     /// Those of them that end once nothing is in flight on them.
     retired: BTreeSet<Lane>,
@@ -74,6 +78,7 @@ impl Striped {
         let begin = if congestion == Congestion::ByRate { begin } else { begin.max(networks.len()) }.min(most);
         Ok(Self {
             stripe,
+            own: ONLY,
             further: BTreeMap::new(),
             retired: BTreeSet::new(),
             networks: networks.into_iter().map(|address| Network { address, pause: 0 }).collect(),
@@ -89,6 +94,11 @@ impl Striped {
         })
     }
 
+    /// The number of the link's own connection.
+    pub(crate) fn own(&self) -> Lane {
+        self.own
+    }
+
     /// The connections beside the link's own.
     pub(crate) fn further(&self) -> usize {
         self.further.len()
@@ -97,7 +107,7 @@ impl Striped {
     /// All connections; `own` is the link's.
     pub(crate) fn connections(&self, own: Token) -> Vec<(Lane, Token)> {
         let further = self.further.iter().map(|(lane, token)| (*lane, *token));
-        [(ONLY, own)].into_iter().chain(further).collect()
+        [(self.own, own)].into_iter().chain(further).collect()
     }
 
     /// Bits a second that they carry together.
@@ -145,8 +155,8 @@ impl Striped {
 
     /// Whether the bytes of the link go by its own connection as they are: it has no other and is fast, and nothing waits here.
     fn is_passing(&self) -> bool {
-        let is_fast = self.counted.get(&ONLY).is_some_and(|own| own.rate >= Some(FAST));
-        is_fast && self.taken == self.waiting.len() && self.stripe.is_passing(ONLY)
+        let is_fast = self.counted.get(&self.own).is_some_and(|own| own.rate >= Some(FAST));
+        is_fast && self.taken == self.waiting.len() && self.stripe.is_passing(self.own)
     }
 
     /// Moves what `source` adds of the link, as far as there is room, unless it goes by [`Self::transmit`] at once. Returns whether that was
@@ -206,9 +216,28 @@ impl Striped {
 
     /// A connection has ended: others carry what the other end has not received. Returns whether it was retired.
     pub(crate) fn leave(&mut self, lane: Lane) -> bool {
+        self.further.remove(&lane);
+        self.forget(lane)
+    }
+
+    /// The link's own connection has ended: another one takes its place. Returns the token of that, and whether the other one was retired.
+    /// Nothing where no connection is left that may carry bytes, or where bytes were not kept that the other end has not received: then the
+    /// link has ended.
+    pub(crate) fn succeed(&mut self) -> Option<(Token, bool)> {
+        let mut others = self.further.iter().filter(|(lane, _)| !self.stripe.is_retired(**lane));
+        let (lane, token) = others.next().map(|(lane, token)| (*lane, *token))?;
+        if !self.stripe.can_lose_one() {
+            return None;
+        }
+        self.further.remove(&lane);
+        let ended = std::mem::replace(&mut self.own, lane);
+        Some((token, self.forget(ended)))
+    }
+
+    /// Returns whether it was retired.
+    fn forget(&mut self, lane: Lane) -> bool {
         let meant = self.stripe.is_over(lane);
         self.stripe.remove(lane);
-        self.further.remove(&lane);
         self.retired.remove(&lane);
         self.lies.remove(&lane);
         self.counted.remove(&lane);
@@ -304,167 +333,7 @@ impl Striped {
     }
 }
 
-/// What was counted of a connection.
-struct Counted {
-    info: tcp::Info,
-    at: u64,
-    carried: Carried,
-    /// Bits a second.
-    rate: Option<u64>,
-    /// Bytes sent, and sent again, lately: a sample counts a 64th less with every further one. Losses are so rare that most samples see
-    /// none.
-    sent: u64,
-    resent: u64,
-}
-
-impl Counted {
-    fn new(info: tcp::Info, at: u64) -> Self {
-        Self { info, at, carried: Carried::default(), rate: None, sent: 0, resent: 0 }
-    }
-
-    /// What came since the last sample.
-    fn sample(&mut self, at: u64, now: tcp::Info) -> StreamSample {
-        self.rate = self.carried.update(now, self.rate);
-        let before = std::mem::replace(&mut self.info, now);
-        let time = at.saturating_sub(std::mem::replace(&mut self.at, at));
-        let acknowledged = u128::from(now.bytes_acked.saturating_sub(before.bytes_acked)) * u128::from(SECOND);
-        let fade = |sum: u64, now: u64, before: u64| sum - sum / 64 + now.saturating_sub(before);
-        self.sent = fade(self.sent, now.bytes_sent, before.bytes_sent);
-        self.resent = fade(self.resent, now.bytes_retrans, before.bytes_retrans);
-        let (times, until) = (now.busy_times(), before.busy_times());
-        let [busy, receiver_limited, buffer_limited] = [0, 1, 2].map(|at: usize| times[at].saturating_sub(until[at]));
-        StreamSample {
-            rate: u64::try_from(acknowledged / u128::from(time.max(1))).unwrap_or(u64::MAX),
-            app_limited: now.rate_is_of_the_program(),
-            unsent: now.notsent_bytes.into(),
-            busy,
-            receiver_limited,
-            buffer_limited,
-            sent: self.sent,
-            resent: self.resent,
-            in_vain: 0,
-            round_trip: u64::from(now.rtt) * 1000,
-            queued: u64::from(now.rtt.saturating_sub(now.min_rtt)) * 1000,
-        }
-    }
-}
-
 #[cfg(test)]
-mod tests {
-    use madrigal_proto::mux::{Class, Event, Limits as MuxLimits, Mux, Read};
-
-    use super::*;
-
-    /// One end of a link over connections that are queues here.
-    struct End {
-        mux: Mux,
-        striped: Striped,
-    }
-
-    impl End {
-        fn new(dialled: bool, connections: u32) -> Self {
-            let mut striped = Striped::new(0, [1, 4], Congestion::ByLoss, Vec::new()).expect("a link");
-            for lane in 1..connections {
-                striped.join(0, Lane(lane), lane.into()).expect("a connection");
-            }
-            let fast = Counted { rate: Some(FAST), ..Counted::new(tcp::Info::default(), 0) };
-            striped.counted.insert(ONLY, fast);
-            Self { mux: Mux::new(dialled, MuxLimits::default(), 0), striped }
-        }
-
-        /// Gives each connection up to `room` bytes for the other end. Returns whether there were any.
-        fn send(&mut self, now: u64, room: usize, to: &mut Self) -> bool {
-            let mux = &mut self.mux;
-            let mut source = |out: &mut Vec<u8>, room| mux.transmit(out, room);
-            let mut moved = self.striped.take_from(&mut source);
-            for (lane, _) in self.striped.connections(0) {
-                let mut out = Vec::new();
-                self.striped.transmit(now, lane, room, &mut out, &mut source);
-                moved |= !out.is_empty();
-                let mux = &mut to.mux;
-                let mut deliver = |bytes: &[u8]| mux.receive(now, bytes).map_err(|broken| broken.to_string());
-                to.striped.receive(now, lane, &out, &mut deliver).expect("frames");
-            }
-            moved
-        }
-    }
-
-    #[test]
-    fn a_peer_that_answers_with_none_has_one() {
-        let mut striped = Striped::new(0, [0, 0], Congestion::ByLoss, networks(1)).expect("a link");
-        striped.handle_wanted(200);
-        assert_eq!((striped.wanted(), striped.adjust(0)), (1, Vec::new()));
-    }
-
-    fn networks(count: u8) -> Vec<SocketAddr> {
-        (0..count).map(|at| SocketAddr::from(([10, at, 0, 2], 7780))).collect()
-    }
-
-    /// Each network has a connection, the further ones are spread, and none loses its last.
-    #[test]
-    fn every_network_that_answers_has_a_connection() {
-        let all = networks(3);
-        let mut striped = Striped::new(0, [0, 8], Congestion::ByRate, all.clone()).expect("a link");
-        let made = striped.adjust(0);
-        assert_eq!(made, [(Lane(1), all[1]), (Lane(2), all[2])]);
-        striped.join(0, Lane(1), 11).expect("a connection");
-        striped.not_made(0, Lane(2));
-        assert_eq!(striped.adjust(1), Vec::new());
-        striped.handle_wanted(5);
-        let places = |made: Vec<(Lane, SocketAddr)>| made.into_iter().map(|(_, at)| at).collect::<Vec<_>>();
-        assert_eq!(places(striped.adjust(1)), [all[0], all[1], all[0]]);
-        for lane in 3..6 {
-            striped.join(1, Lane(lane), 10 + u64::from(lane)).expect("a connection");
-        }
-        // The third one answers by now.
-        striped.handle_wanted(1);
-        let made = striped.adjust(PAUSE);
-        assert_eq!(places(made), [all[2]]);
-        striped.join(PAUSE, Lane(6), 16).expect("a connection");
-        assert_eq!(striped.retired, [3, 4, 5].map(Lane).into());
-    }
-
-    /// A single connection takes all that waits; each of several takes what it carries soon.
-    #[test]
-    fn a_connection_of_several_is_given_what_it_carries_soon() {
-        let mut striped = Striped::new(0, [1, 4], Congestion::ByLoss, Vec::new()).expect("a link");
-        assert_eq!(striped.most_unsent(ONLY), UNSENT);
-        striped.join(0, Lane(1), 11).expect("a connection");
-        assert_eq!(striped.most_unsent(ONLY), 16 << 10);
-        assert_eq!([8_000_000, 1_000_000_000].map(|rate| carried_in(AHEAD, rate)), [50_000, 6_250_000]);
-    }
-
-    /// Frames of the multiplexer are longer than there is room now and then: nothing of them is lost.
-    #[test]
-    fn every_byte_arrives_by_one_connection_or_several_whatever_the_room() {
-        for (room, connections) in [(40, 3), (1000, 3), (70_000, 3), (40, 1), (1000, 1), (70_000, 1)] {
-            let (mut one, mut other) = (End::new(true, connections), End::new(false, connections));
-            let bytes: Vec<u8> = (0..3_000_000u32).map(|n| (n % 251) as u8).collect();
-            let stream = one.mux.open(Class::Data, b"test").expect("a stream");
-            let (mut sent, mut got, mut now) = (0, Vec::new(), 0);
-            let (mut buffer, mut kept) = ([0; 9000], 0);
-            while got.len() < bytes.len() {
-                now += 1_000_000;
-                sent += one.mux.write(stream, &bytes[sent..]).expect("it is open");
-                one.striped.handle_time(now);
-                other.striped.handle_time(now);
-                let moved = one.send(now, room, &mut other) | other.send(now, room, &mut one);
-                while let Some(event) = other.mux.event() {
-                    assert!(!matches!(event, Event::Reset { .. }));
-                }
-                // Behind the first credit.
-                if got.len() > 1_000_000 {
-                    kept = kept.max(one.striped.stripe.held());
-                }
-                let before = got.len();
-                while let Read::Bytes(count) = other.mux.read(stream, &mut buffer).unwrap_or(Read::Nothing) {
-                    got.extend_from_slice(&buffer[..count]);
-                }
-                assert!(moved || got.len() > before || now < 60_000_000_000, "it stands still at {}", got.len());
-            }
-            assert!(got == bytes, "room {room}");
-            // What goes by one connection is not kept: only memory that is spare.
-            assert!(kept <= 8 * (64 << 10) || connections > 1, "{kept} bytes kept, room {room}");
-        }
-    }
-}
+mod succession;
+#[cfg(test)]
+mod tests;
