@@ -44,8 +44,8 @@ pub use control::client;
 pub use control::description::Reloaded;
 pub use control::runtime::{Runtime, RuntimeError};
 pub use control::status::{
-    Certificate, Compression, DatagramStatus, Examination, Explanation, Health, LinkStatus, PeerStatus, State, Status,
-    TrialReport, Tried, WayStatus,
+    Certificate, Compression, DatagramStatus, Examination, Explanation, Health, LinkConnection, LinkStatus, PeerStatus,
+    State, Status, TrialReport, Tried, WayStatus,
 };
 pub use daemon::Daemon;
 pub use local::connection::ConnectionStatus;

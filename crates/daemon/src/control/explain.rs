@@ -28,6 +28,7 @@ impl Daemon {
                 tls: link.map(|link| link.channel.is_encrypted()),
                 stack: agreed.map(|agreed| agreed.stack.to_string()),
                 connections: up.map_or(0, Up::connections),
+                each: candidate.link.map_or_else(Vec::new, |link| self.connections_of(link)),
                 congestion: link.and_then(|link| congestion(&link.channel)),
                 left_out: agreed
                     .map_or_else(Vec::new, |agreed| agreed.left_out.iter().map(ToString::to_string).collect()),

@@ -38,10 +38,10 @@ impl Daemon {
     }
 
     fn links_with(&self, peer: usize) -> Vec<LinkStatus> {
-        let with = self.links.values().filter_map(|link| Some((link, link.up()?)));
-        let mut with: Vec<_> = with.filter(|(_, up)| up.peer == peer).collect();
-        with.sort_by_key(|(_, up)| &up.rank);
-        let all = with.into_iter().map(|(link, up)| LinkStatus {
+        let with = self.links.iter().filter_map(|(token, link)| Some((*token, link, link.up()?)));
+        let mut with: Vec<_> = with.filter(|(.., up)| up.peer == peer).collect();
+        with.sort_by_key(|(.., up)| &up.rank);
+        let all = with.into_iter().map(|(token, link, up)| LinkStatus {
             dialled: link.dialled.is_some(),
             address: link.address.map(|at| at.to_string()),
             tls: link.channel.is_encrypted(),
@@ -54,6 +54,7 @@ impl Daemon {
             punched: link.punched,
             figures: up.measured.figures,
             connections: up.connections(),
+            each: self.connections_of(token),
             congestion: congestion(&link.channel),
             stack: up.agreed.stack.to_string(),
             left_out: up.agreed.left_out.iter().map(ToString::to_string).collect(),

@@ -102,6 +102,9 @@ pub struct LinkStatus {
     /// TCP connections that carry it together.
     #[serde(default = "one")]
     pub connections: usize,
+    /// Each of them, its own first.
+    #[serde(default)]
+    pub each: Vec<LinkConnection>,
     /// The congestion control of this end's kernel, by its name; none where the link is not TCP.
     #[serde(default)]
     pub congestion: Option<String>,
@@ -114,6 +117,38 @@ pub struct LinkStatus {
     /// What went out, where it may be compressed.
     #[serde(default)]
     pub compressed: Option<Compression>,
+}
+
+/// One TCP connection of a link, by the counters of this end's kernel (TCP_INFO).
+#[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug)]
+pub struct LinkConnection {
+    /// Its number in the link: that of the first one is 0, and none comes again.
+    pub number: u32,
+    /// This end's address.
+    pub local: Option<String>,
+    /// The other end's address.
+    pub address: Option<String>,
+    /// Its congestion control.
+    pub congestion: Option<String>,
+    /// Its round trip in microseconds, with the queues on its way.
+    pub round_trip_us: Option<u32>,
+    /// Bits a second that it carries, while there is enough for it.
+    pub rate: Option<u64>,
+    /// Millionths of the bytes that were sent again.
+    pub again_ppm: u32,
+    /// Bytes that wait for it in the kernel.
+    pub unsent: u32,
+    /// What held it back when it was last measured: `congestion` (the way, or losses on it), `receiver` (the other end's window), `buffer`
+    /// (this end's), or `application` (there was not more to send).
+    pub held_back_by: Option<String>,
+    /// Thousandths of the time in which something was on its way.
+    pub busy: u32,
+    /// Thousandths of that in which the other end's window held it back.
+    pub receiver: u32,
+    /// The same of this end's buffer.
+    pub buffer: u32,
+    /// How often the kernel was told to find its rate anew, since its estimate was of a time with little to send.
+    pub renewed: u32,
 }
 
 /// What became of bytes that were compressed.
@@ -180,6 +215,9 @@ pub struct WayStatus {
     /// The number of connections that carry it; 0 where there is no link.
     #[serde(default)]
     pub connections: usize,
+    /// Each of them, its own first.
+    #[serde(default)]
+    pub each: Vec<LinkConnection>,
     /// The congestion control of this end's kernel, by its name.
     #[serde(default)]
     pub congestion: Option<String>,

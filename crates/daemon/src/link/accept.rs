@@ -61,6 +61,7 @@ impl Daemon {
         let greets = dialled.is_some() && !channel.is_encrypted();
         let link = Link {
             channel,
+            counted: None,
             dialled,
             address,
             since,

@@ -129,16 +129,13 @@ impl Channel {
     }
 
     /// Has BBR find the rate as on a new connection, twice as much each round trip. By itself it adds a quarter in eight: after a time with
-    /// little to send, on a way of 150 ms, a transfer took 20 s to have the line.
-    pub(crate) fn begin_rate_anew(&self) {
-        if !tcp_congestion(&self.socket).is_ok_and(|used| used == BY_RATE) {
-            return;
-        }
+    /// little to send, on a way of 150 ms, a transfer took 20 s to have the line. Returns whether it does.
+    pub(crate) fn begin_rate_anew(&self) -> bool {
+        let is_used = tcp_congestion(&self.socket).is_ok_and(|used| used == BY_RATE);
         // Setting the one that is used changes nothing, and shows whether this process may.
-        let may = set_tcp_congestion(&self.socket, BY_RATE).is_ok();
-        if may && set_tcp_congestion(&self.socket, ALWAYS_THERE).is_ok() {
-            let _ = set_tcp_congestion(&self.socket, BY_RATE);
-        }
+        let may = is_used && set_tcp_congestion(&self.socket, BY_RATE).is_ok();
+        may && set_tcp_congestion(&self.socket, ALWAYS_THERE).is_ok()
+            && set_tcp_congestion(&self.socket, BY_RATE).is_ok()
     }
 
     /// Whether it is encrypted.

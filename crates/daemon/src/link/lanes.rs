@@ -2,15 +2,13 @@
 //! the connections. Each authenticates as a link does, so that only a peer that could make a link can join one.
 
 use std::net::SocketAddr;
-use std::os::fd::{AsFd as _, AsRawFd as _};
 
 use madrigal_adapters::contract::Lane;
 use madrigal_proto::mux::Class;
-use madrigal_sys::tcp;
 
 use crate::daemon::Daemon;
 use crate::link::channel::Channel;
-use crate::link::striped::Striped;
+use crate::link::striped::{Carries, Striped};
 use crate::link::{Link, Stage, Up};
 use crate::poll::Token;
 use crate::socket;
@@ -141,17 +139,21 @@ impl Daemon {
         }
     }
 
-    /// Measures the connections of all links that have several, and makes more or ends some.
+    /// Judges the connections of all links that may have several, which were measured just now, and makes more or ends some.
     pub(crate) fn measure_connections(&mut self) {
         let striped = self.links.iter().filter(|(_, link)| link.up().and_then(Up::striped).is_some());
         for token in striped.map(|(token, _)| *token).collect::<Vec<_>>() {
             let Some(all) = self.striped_link(token).map(|striped| striped.connections(token)) else { continue };
-            let info = |at: Token| tcp::info(self.links.get(&at)?.channel.as_fd().as_raw_fd()).ok();
-            let infos = all.iter().filter_map(|(lane, at)| Some((*lane, info(*at)?))).collect();
+            let counted = |at: Token| {
+                let counted = self.links.get(&at)?.counted.as_ref()?;
+                Some((Carries { rate: counted.rate, round_trip: counted.info.min_rtt }, counted.sample))
+            };
+            let samples = all.iter().filter_map(|(lane, at)| counted(*at).map(|(carries, one)| (*lane, carries, one)));
+            let samples = samples.collect();
             let now = self.now;
             let waits = self.links.get_mut(&token).and_then(Link::mux).is_some_and(|mux| mux.has_output());
             let Some(striped) = self.striped_link(token) else { continue };
-            striped.sample(now, waits, infos);
+            striped.sample(now, waits, samples);
             let limits: Vec<_> = all.into_iter().map(|(lane, at)| (at, striped.most_unsent(lane))).collect();
             for (at, limit) in limits {
                 if let Some(link) = self.links.get_mut(&at) {

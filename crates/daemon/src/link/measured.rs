@@ -14,13 +14,6 @@ pub(super) const AHEAD: u64 = 50 * MILLISECOND;
 /// way for ever, and loses a fifth of what it sends. On a long way urgent streams have a link of their own, and wait for nothing of this.
 const ALONE: (u64, u64) = (MILLISECOND, 100 * MILLISECOND);
 
-/// BBR's estimate is the most of ten round trips. Where it is less than a part of so many of what the way carried, it is of a time in which
-/// the program had little to send.
-const STALE: u64 = 2;
-
-/// The way may carry less than it did: so it is not told so again within this time.
-const RENEWED: u64 = 5 * SECOND;
-
 /// Bytes after which the rate and the share of retransmissions mean something.
 const ENOUGH: u64 = 64 << 10;
 
@@ -32,25 +25,16 @@ pub(crate) struct Measured {
     /// The stream that measures the rate, and the bytes that it has still to carry.
     pub(crate) probe: Option<(StreamId, usize)>,
     pub(crate) probed: bool,
-    /// When the kernel was last told to find the rate anew.
-    renewed: u64,
 }
 
 impl Measured {
-    /// Takes the kernel's counters. Where there are none, only the shortest round trip of the pings (nanoseconds) is known. Returns whether
-    /// the kernel paces by what the program had to send lately, though the way carries more.
-    pub(crate) fn update(&mut self, now: u64, counts: Option<tcp::Info>, shortest_round_trip: Option<u64>) -> bool {
+    /// Takes the kernel's counters. Where there are none, only the shortest round trip of the pings (nanoseconds) is known.
+    pub(crate) fn update(&mut self, counts: Option<tcp::Info>, shortest_round_trip: Option<u64>) {
         let figures = &mut self.figures;
         let Some(counts) = counts else {
             figures.round_trip_us = shortest_round_trip.map(|ns| ns / 1000);
-            return false;
+            return;
         };
-        let paced = counts.pacing_rate.saturating_mul(8).saturating_mul(STALE);
-        let is_less = counts.notsent_bytes > 0 && figures.rate.is_some_and(|known| paced < known);
-        let is_stale = is_less && now >= self.renewed + RENEWED;
-        if is_stale {
-            self.renewed = now;
-        }
         figures.round_trip_us = Some(if counts.min_rtt == u32::MAX { counts.rtt } else { counts.min_rtt }.into());
         figures.mtu = Some(counts.pmtu).filter(|mtu| *mtu > 0);
         if counts.bytes_sent >= ENOUGH {
@@ -58,11 +42,10 @@ impl Measured {
             figures.again_ppm = Some(u32::try_from(part).unwrap_or(1_000_000).min(1_000_000));
         }
         if counts.bytes_acked < ENOUGH {
-            return false;
+            return;
         }
         let first = Some(counts.delivery_rate.saturating_mul(8)).filter(|rate| *rate > 0);
         figures.rate = self.carried.update(counts, figures.rate.or(first));
-        is_stale
     }
 }
 
@@ -100,26 +83,4 @@ pub(super) fn carried_in(time: u64, rate: u64) -> usize {
 /// The time for which the only connection may have bytes waiting, where the round trip is so many microseconds.
 pub(super) fn alone(round_trip_us: u64) -> u64 {
     round_trip_us.saturating_mul(MILLISECOND / 1000).clamp(ALONE.0, ALONE.1)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_rate_of_a_time_with_little_to_send_is_found_anew_once() {
-        let counts = |notsent: u32, paced: u64| {
-            let mut counts = tcp::Info::default();
-            (counts.notsent_bytes, counts.pacing_rate, counts.bytes_acked) = (notsent, paced, ENOUGH);
-            Some(counts)
-        };
-        let mut measured = Measured::default();
-        assert!(!measured.update(10 * SECOND, counts(1, 1000), None), "no rate is known");
-        measured.figures.rate = Some(8_000_000);
-        assert!(!measured.update(10 * SECOND, counts(0, 1000), None), "there is nothing to send");
-        assert!(!measured.update(10 * SECOND, counts(1, 600_000), None), "it is no less than half");
-        assert!(measured.update(11 * SECOND, counts(1, 400_000), None));
-        assert!(!measured.update(12 * SECOND, counts(1, 400_000), None), "it was told so just now");
-        assert!(measured.update(17 * SECOND, counts(1, 400_000), None));
-    }
 }

@@ -7,6 +7,7 @@
 //!  establish  a link comes up                 reachability   failed attempts, and whether the direct way works
 //!  serve      reads, events, writes           command(s)     links over the input and output of a command
 //!  close      a link ends                     measure(d)     round trip, rate, losses
+//!  each        what is told of a connection    counted        what holds one back, when its rate is found anew
 //!  punch(es)   both ends connect at once      own_addresses, address_changes   of this host
 //!  authenticate     the peer's identity       handshakes     a limit for each origin
 //!  unauthenticated  a limit on connections whose peer has none yet
@@ -30,6 +31,7 @@ pub(crate) mod compressed;
 pub(crate) mod congestion;
 pub(crate) mod counted;
 mod dial;
+mod each;
 mod establish;
 pub(crate) mod handshakes;
 mod lanes;
@@ -62,6 +64,7 @@ use crate::link::adapters::Adapters;
 use crate::link::channel::{Channel, UNSENT};
 use crate::link::command::LinkCommand;
 use crate::link::compressed::Compressed;
+use crate::link::counted::Counted;
 use crate::link::measured::{Measured, alone, carried_in};
 use crate::link::striped::Striped;
 use crate::poll::Token;
@@ -103,6 +106,8 @@ pub(crate) type Rank = (bool, String, u64);
 pub(crate) struct Link {
     /// The link's own connection. Where there are further ones, one of them takes its place when it ends.
     pub(crate) channel: Channel,
+    /// What the kernel counted of that connection; nothing where it is no TCP.
+    pub(crate) counted: Option<Counted>,
     /// If we dialled it: the host, and the count of the dial.
     pub(crate) dialled: Option<(usize, u64)>,
     /// The address at the other end.
@@ -263,10 +268,11 @@ impl Link {
         let counts = tcp::info(self.channel.as_fd().as_raw_fd()).ok();
         let stuck =
             counts.is_some_and(|counts| counts.retransmits >= STUCK_RETRANSMITS && counts.bytes_acked < YOUNG.1);
+        if let Some(counts) = counts {
+            self.count(now, counts);
+        }
         if let Stage::Up(up) = &mut self.stage {
-            if up.measured.update(now, counts, up.mux.shortest_round_trip()) {
-                self.channel.begin_rate_anew();
-            }
+            up.measured.update(counts, up.mux.shortest_round_trip());
             let all = up.adapters.as_ref().and_then(|adapters| adapters.rate());
             up.measured.figures.rate = all.or(up.measured.figures.rate);
             if let Some(rate) = up.measured.figures.rate {
@@ -281,6 +287,17 @@ impl Link {
             }
         }
         stuck && self.dialled.is_some() && now.saturating_sub(self.since) < YOUNG.0
+    }
+
+    /// Takes what the kernel counts of the connection. If it paces by an estimate that is stale, it finds the rate anew.
+    fn count(&mut self, now: u64, counts: tcp::Info) {
+        // What several carry together, or an earlier link did, says nothing of one of several.
+        let alone = self.up().filter(|up| up.connections() == 1).and_then(|up| up.measured.figures.rate);
+        let counted = self.counted.get_or_insert_with(|| Counted::new(counts, now));
+        if counted.is_stale(now, &counts, alone.or(counted.rate)) && self.channel.begin_rate_anew() {
+            counted.renew(now);
+        }
+        counted.update(now, counts);
     }
 
     /// Whether it was accepted, and its peer has not authenticated.

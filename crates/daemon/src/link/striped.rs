@@ -6,12 +6,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
 use madrigal_adapters::contract::{Adapter as _, AddError, Lane, ONLY};
-use madrigal_adapters::stripe::count::{Congestion, StreamCount};
+use madrigal_adapters::stripe::count::{Congestion, StreamCount, StreamSample};
 use madrigal_adapters::stripe::{Limits, Stripe};
-use madrigal_sys::tcp;
 
 use crate::link::channel::UNSENT;
-use crate::link::counted::Counted;
 use crate::link::measured::{AHEAD, alone, carried_in};
 use crate::poll::Token;
 use crate::units::SECOND;
@@ -46,11 +44,20 @@ pub(crate) struct Striped {
     /// How many the other end wants, and the number that we reported to it last.
     wanted_there: usize,
     reported_count: usize,
-    /// What the kernel had counted of each at the last sample.
-    counted: BTreeMap<Lane, Counted>,
+    /// What each carries, as of the last sample.
+    carries: BTreeMap<Lane, Carries>,
     /// Bytes of the link, of which the stripe has taken so many.
     waiting: Vec<u8>,
     taken: usize,
+}
+
+/// What a connection carries.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Carries {
+    /// Bits a second.
+    pub(crate) rate: Option<u64>,
+    /// The shortest round trip, microseconds.
+    pub(crate) round_trip: u32,
 }
 
 /// A network by which the other end is reached.
@@ -88,7 +95,7 @@ impl Striped {
             most,
             wanted_there: 1,
             reported_count: 1,
-            counted: BTreeMap::new(),
+            carries: BTreeMap::new(),
             waiting: Vec::new(),
             taken: 0,
         })
@@ -112,7 +119,7 @@ impl Striped {
 
     /// Bits a second that they carry together.
     pub(crate) fn rate(&self) -> u64 {
-        self.counted.values().filter_map(|counted| counted.rate).fold(0, u64::saturating_add)
+        self.carries.values().filter_map(|carries| carries.rate).fold(0, u64::saturating_add)
     }
 
     /// When [`Self::handle_time`] is due.
@@ -155,7 +162,7 @@ impl Striped {
 
     /// Whether the bytes of the link go by its own connection as they are: it has no other and is fast, and nothing waits here.
     fn is_passing(&self) -> bool {
-        let is_fast = self.counted.get(&self.own).is_some_and(|own| own.rate >= Some(FAST));
+        let is_fast = self.carries.get(&self.own).is_some_and(|own| own.rate >= Some(FAST));
         is_fast && self.taken == self.waiting.len() && self.stripe.is_passing(self.own)
     }
 
@@ -240,20 +247,19 @@ impl Striped {
         self.stripe.remove(lane);
         self.retired.remove(&lane);
         self.lies.remove(&lane);
-        self.counted.remove(&lane);
+        self.carries.remove(&lane);
         meant
     }
 
-    /// Takes the kernel's counters of each connection. They decide how many connections there should be for what this end sends. `waits`:
-    /// bytes of the link have not been taken yet.
-    pub(crate) fn sample(&mut self, now: u64, waits: bool, infos: Vec<(Lane, tcp::Info)>) {
+    /// Takes what was counted of each connection. That decides how many connections there should be for what this end sends. `waits`: bytes
+    /// of the link have not been taken yet.
+    pub(crate) fn sample(&mut self, now: u64, waits: bool, counted: Vec<(Lane, Carries, StreamSample)>) {
         // If the link has more than there is room for, no connection lacks bytes: a new one gets few before its rate is known.
         let passing = self.is_passing() && waits;
         let has_more = passing || self.stripe.room() == 0 || self.taken < self.waiting.len();
         let mut samples = Vec::new();
-        for (lane, info) in infos {
-            let counted = self.counted.entry(lane).or_insert_with(|| Counted::new(info, now));
-            let mut sample = counted.sample(now, info);
+        for (lane, carries, mut sample) in counted {
+            self.carries.insert(lane, carries);
             if has_more {
                 (sample.app_limited, sample.unsent) = (false, sample.unsent.max(1));
             }
@@ -266,10 +272,10 @@ impl Striped {
 
     /// How many bytes may wait to be sent at a connection.
     pub(crate) fn most_unsent(&self, lane: Lane) -> usize {
-        let (rate, trip) =
-            self.counted.get(&lane).map_or((0, 0), |counted| (counted.rate.unwrap_or(0), counted.info.min_rtt));
+        let Carries { rate, round_trip } = self.carries.get(&lane).copied().unwrap_or_default();
+        let rate = rate.unwrap_or(0);
         if self.further.is_empty() {
-            carried_in(alone(trip.into()), rate).max(UNSENT)
+            carried_in(alone(round_trip.into()), rate).max(UNSENT)
         } else {
             carried_in(AHEAD, rate).max(LEAST_AHEAD)
         }

@@ -38,7 +38,8 @@ impl Daemon {
         self.descriptors.remove(&next);
         let (Some(next), Some(link)) = (self.links.remove(&next), self.links.get_mut(&token)) else { return false };
         let renamed = self.poll.rename(&next.channel, token);
-        (link.channel, link.address, link.seen) = (next.channel, next.address, next.seen);
+        (link.channel, link.counted) = (next.channel, next.counted);
+        (link.address, link.seen) = (next.address, next.seen);
         if let Stage::Up(up) = &mut link.stage {
             // The peer has sent something, if only that it made the other connection.
             up.just_greeted = false;

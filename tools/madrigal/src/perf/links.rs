@@ -128,6 +128,7 @@ mod tests {
             tls: Some(tls),
             stack: Some(stack.into()),
             connections: 1,
+            each: Vec::new(),
             congestion: None,
             left_out: Vec::new(),
             why: None,

@@ -1,6 +1,6 @@
 //! `madrigal why A B`: the ways between two hosts of the grid, what was measured of each, and why one is used and the others are not.
 
-use madrigal_daemon::{Explanation, Runtime, WayStatus, client};
+use madrigal_daemon::{Explanation, LinkConnection, Runtime, WayStatus, client};
 
 use crate::out;
 
@@ -42,8 +42,45 @@ fn describe(why: &Explanation) -> String {
     let mut rows = vec![heading.map(str::to_owned).to_vec()];
     rows.extend(why.ways.iter().map(row));
     text += &out::table(&rows, &[2, 3, 4, 5]);
+    for way in why.ways.iter().filter(|way| !way.each.is_empty()) {
+        text.push('\n');
+        text += &connections(way);
+    }
     why.staying.iter().for_each(|stays| text += &line(stays));
     text
+}
+
+/// The connections of the first link of a way.
+fn connections(way: &WayStatus) -> String {
+    let heading = ["", &way.way, "round trip", "carries", "sent again", "unsent", "held back by", ""];
+    let mut rows = vec![heading.map(str::to_owned).to_vec()];
+    rows.extend(way.each.iter().map(connection));
+    out::table(&rows, &[2, 3, 4, 5])
+}
+
+fn connection(one: &LinkConnection) -> Vec<String> {
+    let LinkConnection { number, again_ppm, unsent, busy, receiver, buffer, .. } = one;
+    let part = |permille: &u32| format!("{} %", permille / 10);
+    let held = match one.held_back_by.as_deref() {
+        Some("receiver") => format!("the receiver's window, {} of the time", part(receiver)),
+        Some("buffer") => format!("this end's buffer, {} of the time", part(buffer)),
+        Some("congestion") => "congestion".to_owned(),
+        Some("application") => format!("the application, something was on its way {} of the time", part(busy)),
+        Some(other) => other.to_owned(),
+        None => String::new(),
+    };
+    let anew = (one.renewed > 0).then(|| format!("rate found anew {} times", one.renewed));
+    let ends = one.local.as_ref().zip(one.address.as_ref()).map(|(here, there)| format!("{here} to {there}"));
+    vec![
+        String::new(),
+        format!("connection {number}"),
+        one.round_trip_us.map_or_else(String::new, |us| format!("{:.1} ms", f64::from(us) / 1000.0)),
+        one.rate.map_or_else(String::new, crate::doctor::bits),
+        format!("{:.2} %", f64::from(*again_ppm) / 10_000.0),
+        format!("{} KiB", unsent.div_ceil(1024)),
+        held,
+        [one.congestion.clone(), ends, anew].into_iter().flatten().collect::<Vec<_>>().join(", "),
+    ]
 }
 
 fn row(way: &WayStatus) -> Vec<String> {

@@ -11,7 +11,7 @@ const LAB: &str = "[site.a]\nnetwork = '10.1.0.0/24'\nhosts = ['a1']\n[site.b]\n
     [link.ab]\nbetween = ['a', 'b']\nrate = '100M'\ndelay = '10ms'\n";
 
 /// Reads to the end, and answers with the checksum of what came.
-const SINK: &str = "import hashlib, socket\n\
+pub(crate) const SINK: &str = "import hashlib, socket\n\
     s = socket.create_server(('127.0.0.1', 7000)); print('ready', flush=True)\n\
     while True:\n    \
         c, _ = s.accept(); h = hashlib.sha256()\n    \
@@ -19,7 +19,7 @@ const SINK: &str = "import hashlib, socket\n\
         c.sendall(h.hexdigest().encode()); c.close()\n";
 
 /// Sends 200 MB, and more until a file is there; whether the other end has the same.
-const SOURCE: &str = "import hashlib, os, socket, sys\n\
+pub(crate) const SOURCE: &str = "import hashlib, os, socket, sys\n\
     c, noise, h, i = socket.create_connection(('127.0.0.1', int(sys.argv[1]))), os.urandom(1 << 20), hashlib.sha256(), 0\n\
     while i < 200 or not os.path.exists(sys.argv[2]):\n    \
         b = i.to_bytes(8, 'big') + noise; h.update(b); c.sendall(b); i += 1\n\

@@ -8,7 +8,7 @@ use super::common::bed::until;
 use super::grid::{EXCHANGE, Grid};
 
 /// A long line that loses one packet of 500: CUBIC carries some 10 Mbit/s of 100.
-const LAB: &str = "[site.a]\nnetwork = '10.1.0.0/24'\nhosts = ['a1']\n[site.b]\nnetwork = '10.2.0.0/24'\nhosts = ['b1']\n\
+pub(crate) const LAB: &str = "[site.a]\nnetwork = '10.1.0.0/24'\nhosts = ['a1']\n[site.b]\nnetwork = '10.2.0.0/24'\nhosts = ['b1']\n\
     [link.ab]\nbetween = ['a', 'b']\nrate = '100M'\ndelay = '25ms'\nloss = '0.2%'\n";
 
 /// How many connections the link of a host has.

@@ -5,6 +5,7 @@ mod changes;
 mod commands;
 #[path = "../common/mod.rs"]
 mod common;
+mod connections;
 mod cuts;
 mod daemons;
 mod grid;
@@ -107,6 +108,8 @@ madrigal_tests::trials![
     long:
     changes::a_transfer_by_one_connection_outlives_all_that_happens_to_its_way,
     changes::a_transfer_by_several_connections_outlives_all_that_happens_to_its_way,
+    connections::a_link_outlives_each_of_its_connections,
+    connections::a_rate_of_a_quiet_time_is_found_anew,
     cuts::streams_by_tls_survive_a_cut_of_five_seconds_and_hear_of_a_longer_one,
     cuts::streams_go_on_by_another_relay_when_one_is_killed_or_cut_off,
     killed::a_job_outlives_its_relay_while_there_is_another_one,

@@ -56,9 +56,7 @@ impl Model {
 
     fn mark_fast(&mut self, lane: Lane) {
         for (_, striped) in self.ends.iter_mut().filter(|_| self.fast) {
-            let mut counted = Counted::new(tcp::Info::default(), 0);
-            counted.rate = Some(FAST);
-            striped.counted.insert(lane, counted);
+            striped.carries.insert(lane, Carries { rate: Some(FAST), round_trip: 0 });
         }
     }
 

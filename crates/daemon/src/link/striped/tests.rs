@@ -16,9 +16,7 @@ impl End {
         for lane in 1..connections {
             striped.join(0, Lane(lane), lane.into()).expect("a connection");
         }
-        let mut fast = Counted::new(tcp::Info::default(), 0);
-        fast.rate = Some(FAST);
-        striped.counted.insert(ONLY, fast);
+        striped.carries.insert(ONLY, Carries { rate: Some(FAST), round_trip: 0 });
         Self { mux: Mux::new(dialled, MuxLimits::default(), 0), striped }
     }
 
