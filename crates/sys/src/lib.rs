@@ -24,6 +24,7 @@ pub mod signals;
 pub mod spin_lock;
 pub mod tcp;
 pub mod time;
+pub mod udp;
 
 pub use rustix::io::Errno;
 

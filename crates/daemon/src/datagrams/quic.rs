@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use madrigal_adapters::vrp::{self, Class, Message};
 use madrigal_identity::Credentials;
 use madrigal_quic::{Key, Messages, Outgoing, QuicEndpoint};
+use madrigal_sys::Errno;
+use madrigal_sys::udp::UdpSocket;
 
 use crate::datagrams::frame::{self, Note};
-use crate::datagrams::udp::QuicSocket;
 use crate::link::handshakes::HandshakeLimiter;
 use crate::poll::Token;
 use crate::units::SECOND;
@@ -26,7 +27,7 @@ pub(crate) const MOST_DIALS: usize = 4;
 /// The state machine, the sockets and the connections of QUIC.
 pub(crate) struct Quic {
     pub(crate) endpoint: QuicEndpoint,
-    pub(crate) sockets: Vec<(Token, QuicSocket)>,
+    pub(crate) sockets: Vec<(Token, UdpSocket)>,
     pub(crate) connections: BTreeMap<Key, Connection>,
     /// What each origin may still begin. Apart from that of TCP: who sends a datagram may write any address into it.
     pub(crate) handshakes: HandshakeLimiter,
@@ -132,7 +133,7 @@ impl Quic {
             let Some((outgoing, bytes)) = next else { return any };
             any = true;
             if let Some((_, socket)) = self.sockets.iter_mut().find(|(_, socket)| socket.reaches(outgoing.to))
-                && !socket.send(&outgoing, &bytes)
+                && socket.send(outgoing.to, outgoing.from, outgoing.segment, &bytes) == Err(Errno::AGAIN)
             {
                 self.unsent = Some((outgoing, bytes));
                 return false;

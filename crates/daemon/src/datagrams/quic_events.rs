@@ -4,13 +4,13 @@ use std::net::SocketAddr;
 
 use madrigal_adapters::vrp::Arrived;
 use madrigal_quic::{Event, Key};
+use madrigal_sys::udp::UdpSocket;
 use rustls::pki_types::CertificateDer;
 
 use crate::daemon::Daemon;
 use crate::datagrams::frame::{self, Note};
 use crate::datagrams::quic::{Connection, JOIN, MOST_DIALS, Purpose, Quic};
 use crate::datagrams::tunnel::Tunnel;
-use crate::datagrams::udp::QuicSocket;
 use crate::descriptor::Descriptor;
 use crate::link::handshakes::origin;
 use crate::poll::Token;
@@ -44,7 +44,7 @@ impl Daemon {
         };
         for at in places {
             let token = self.new_token();
-            match QuicSocket::bind(at).and_then(|socket| self.poll.add(socket.fd(), token).map(|()| socket)) {
+            match UdpSocket::bind(at).and_then(|socket| self.poll.add(&socket, token).map(|()| socket)) {
                 Ok(socket) => {
                     self.descriptors.insert(token, Descriptor::Quic);
                     quic.sockets.push((token, socket));
@@ -135,7 +135,7 @@ impl Daemon {
             *stirred = true;
             let socket = sockets.iter().find(|(own, _)| *own == token).map(|(_, socket)| socket);
             for count in 0.. {
-                let Some(got) = socket.and_then(|socket| socket.receive(&mut buffer)) else { break };
+                let Some(got) = socket.and_then(|socket| socket.receive(&mut buffer).ok()) else { break };
                 for datagram in buffer.get(..got.len).unwrap_or_default().chunks(got.segment) {
                     let admit = |from| handshakes.begin(now, Some(origin(from))).is_ok();
                     endpoint.receive(now, (got.from, got.to), datagram, admit);
