@@ -1,51 +1,70 @@
 //! Connections over one UDP socket, by noq-proto.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
-use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 use noq_proto::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use noq_proto::{
-    ClientConfig, ConnectionHandle, DatagramEvent, Dir, EndpointConfig, FourTuple, PathEvent, PathId,
-    RandomConnectionIdGenerator, SendDatagramError, ServerConfig, StreamId, TransportConfig, VarInt,
+    ClientConfig, ConnectionHandle, DatagramEvent, Dir, EndpointConfig, FourTuple, Incoming, PathEvent,
+    RandomConnectionIdGenerator, ServerConfig, TransportConfig, VarInt,
 };
 
-use crate::Carrier;
-use crate::pace::Pace;
+use crate::connection::{Connection, QUEUE};
+use crate::ended::Ended;
 use crate::rate::{self, Shared};
 
-/// Datagrams that wait for congestion control: about a pacing interval's.
-const QUEUE: usize = 16 << 10;
 /// Datagrams that wait to be read.
 const UNREAD: usize = 4 << 20;
-/// A peer that is silent for so long is gone.
-const SILENCE: Duration = Duration::from_secs(10);
-/// So that a NAT does not forget the connection.
-const KEEP_ALIVE: Duration = Duration::from_secs(3);
-/// Datagrams of one call to the kernel (`UDP_SEGMENT`).
-const SEGMENTS: NonZeroUsize = NonZeroUsize::new(16).unwrap();
-/// What QUIC adds to a datagram: a short header, a frame's, and the tag of the cipher.
-const HEADERS: u64 = 28;
-/// Bytes of a connection's number, which is in each packet: enough for [`MOST`].
+/// Bytes of a connection's number, which is in each packet: enough for as many as there may be.
 const CONNECTION_ID: usize = 4;
-/// No packet is longer.
-const PACKET: u64 = 1500;
-/// With so many connections under way, another dialler must first prove its address.
-const MANY: usize = 32;
-/// The most connections; further ones are refused.
-const MOST: usize = 256;
 /// Answers to peers without a connection that wait; beyond them the oldest is dropped.
 const ANSWERS: usize = 64;
+
+/// What an endpoint bears with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Limits {
+    /// A peer that is silent for so long is gone.
+    pub silence: Duration,
+    /// Something is sent after so long in which nothing came, so that a NAT does not forget the connection, and to learn that the peer is gone.
+    pub keep_alive: Duration,
+    /// A connection that does not stand after this time is ended.
+    pub handshake: Duration,
+    /// The most accepted connections that do not stand yet; where there are more, the oldest one is ended.
+    pub handshakes: usize,
+    /// The most connections; further ones are refused.
+    pub most: usize,
+    /// With so many connections, another dialler must first prove its address.
+    pub many: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        let (silence, keep_alive, handshake) =
+            (Duration::from_secs(10), Duration::from_secs(3), Duration::from_secs(10));
+        Self { silence, keep_alive, handshake, handshakes: usize::MAX, most: 256, many: 32 }
+    }
+}
+
+/// What becomes of who wants to begin a connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Admission {
+    /// It may.
+    Take,
+    /// It may not now, and is not told.
+    Drop,
+    /// It may not, and is told.
+    Refuse,
+}
 
 /// A connection of an endpoint.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Key(usize);
 
 /// What happened.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Debug)]
 pub enum Event {
     /// A connection stands. `dialled`: from here.
     Connected {
@@ -68,7 +87,7 @@ pub enum Event {
         /// Which.
         key: Key,
         /// Why.
-        why: String,
+        why: Ended,
     },
 }
 
@@ -100,30 +119,18 @@ pub enum ConnectError {
     Tls(String),
 }
 
-/// A connection, as long as its endpoint has it.
-#[derive(Debug)]
-pub struct Connection {
-    quic: noq_proto::Connection,
-    dialled: bool,
-    /// The control stream, once there is one.
-    control: Option<StreamId>,
-    pace: Pace,
-    shared: Shared,
-    /// Nothing but datagrams waits to be sent: noq-proto sends those first, and would never repeat what is lost of the control stream.
-    quiet: bool,
-    /// A datagram waits for that.
-    again: bool,
-    /// Bytes of datagrams that are not sent yet.
-    handed: u64,
-}
-
 /// One end of all connections over a socket. Times are nanoseconds of any one clock.
 #[derive(Debug)]
 pub struct QuicEndpoint {
     quic: noq_proto::Endpoint,
     client: ClientConfig,
     server: ServerConfig,
+    limits: Limits,
     connections: BTreeMap<Key, Connection>,
+    /// Those that may have something to send.
+    stirred: BTreeSet<Key>,
+    /// When each of the others is due.
+    due: BTreeSet<(Instant, Key)>,
     /// The time 0 of all calls.
     epoch: Instant,
     answers: VecDeque<(Outgoing, Vec<u8>)>,
@@ -146,7 +153,10 @@ impl QuicEndpoint {
             quic: noq_proto::Endpoint::new(Arc::new(config), shared, true),
             client,
             server,
+            limits: Limits::default(),
             connections: BTreeMap::new(),
+            stirred: BTreeSet::new(),
+            due: BTreeSet::new(),
             epoch: Instant::now(),
             answers: VecDeque::new(),
             events: VecDeque::new(),
@@ -154,18 +164,44 @@ impl QuicEndpoint {
         })
     }
 
+    /// The same with other limits, of connections that begin from now on.
+    pub fn with_limits(mut self, limits: Limits) -> Self {
+        self.limits = limits;
+        self
+    }
+
     /// Begins a connection. Names are not checked: check the certificates of [`Event::Connected`].
     pub fn connect(&mut self, now: u64, to: SocketAddr) -> Result<Key, ConnectError> {
         let (mut client, shared) = (self.client.clone(), Shared::default());
-        client.transport_config(transport(shared.clone()));
+        client.transport_config(transport(shared.clone(), self.limits));
         let begun = self.quic.connect(self.at(now), client, to, "0.0.0.0");
         let (handle, quic) = begun.map_err(|error| ConnectError::To { to, why: error.to_string() })?;
-        Ok(self.insert(handle, Connection::new(quic, true, shared)))
+        Ok(self.insert(now, handle, Connection::new(quic, true, shared)))
     }
 
     /// A connection, while there is one.
     pub fn connection(&mut self, key: Key) -> Option<&mut Connection> {
-        self.connections.get_mut(&key)
+        let connection = self.connections.get_mut(&key)?;
+        self.stirred.insert(key);
+        Some(connection)
+    }
+
+    /// The connections that may have something to send, or to give.
+    pub fn stirred(&self) -> impl Iterator<Item = Key> + '_ {
+        self.stirred.iter().copied()
+    }
+
+    /// Somebody reports that nobody is at that address any more, who may be wrong: of its connections those end from which nothing comes
+    /// within two seconds.
+    pub fn doubt(&mut self, now: u64, at: SocketAddr) {
+        let its = |one: &Connection| one.peer().is_some_and(|peer| canonical(peer) == canonical(at));
+        let keys: Vec<Key> = self.connections.iter().filter(|(_, one)| its(one)).map(|(key, _)| *key).collect();
+        for key in keys {
+            if let Some(connection) = self.connections.get_mut(&key) {
+                connection.doubt(now);
+            }
+            self.settle(key);
+        }
     }
 
     /// Ends a connection, and sends the other end the reason.
@@ -183,51 +219,69 @@ impl QuicEndpoint {
     }
 
     /// A datagram of UDP came, to that address of this host, if it is known. If it begins a connection, `admit` says whether its sender may
-    /// begin one now; what it may not is dropped.
+    /// begin one now.
     pub fn receive(
         &mut self,
         now: u64,
         (from, to): (SocketAddr, Option<IpAddr>),
         datagram: &[u8],
-        admit: impl FnOnce(IpAddr) -> bool,
+        admit: impl FnOnce(IpAddr) -> Admission,
     ) {
-        let (now, mut answer) = (self.at(now), Vec::new());
+        let (at, mut answer) = (self.at(now), Vec::new());
         let path = FourTuple::new(from, to);
-        let handled = self.quic.handle(now, path, None, BytesMut::from(datagram), &mut answer);
-        match handled {
+        match self.quic.handle(at, path, None, BytesMut::from(datagram), &mut answer) {
             None => {}
             Some(DatagramEvent::Response(transmit)) => self.answer(&transmit, answer),
             Some(DatagramEvent::ConnectionEvent(handle, event)) => {
                 if let Some(connection) = self.connections.get_mut(&Key(handle.0)) {
                     connection.quic.handle_event(event);
+                    connection.hear();
                     self.settle(Key(handle.0));
                 }
             }
-            Some(DatagramEvent::NewConnection(incoming)) => {
-                if self.quic.open_connections() >= MOST {
-                    let transmit = self.quic.refuse(incoming, &mut answer);
-                    return self.answer(&transmit, answer);
-                }
-                if self.quic.open_connections() >= MANY && incoming.may_retry() {
-                    if let Ok(transmit) = self.quic.retry(incoming, &mut answer) {
-                        self.answer(&transmit, answer);
-                    }
-                    return;
-                }
-                if !admit(from.ip()) {
-                    return self.quic.ignore(incoming);
-                }
-                let (mut server, shared) = (self.server.clone(), Shared::default());
-                server.transport_config(transport(shared.clone()));
-                match self.quic.accept(incoming, now, &mut answer, Some(Arc::new(server))) {
-                    Ok((handle, quic)) => _ = self.insert(handle, Connection::new(quic, false, shared)),
-                    Err(error) => {
-                        if let Some(transmit) = error.response {
-                            self.answer(&transmit, answer);
-                        }
-                    }
+            Some(DatagramEvent::NewConnection(incoming)) => self.begin(now, incoming, || admit(from.ip())),
+        }
+    }
+
+    /// Somebody wants to begin a connection.
+    fn begin(&mut self, now: u64, incoming: Incoming, admit: impl FnOnce() -> Admission) {
+        let (open, mut answer) = (self.quic.open_connections(), Vec::new());
+        if open < self.limits.most && open >= self.limits.many && incoming.may_retry() {
+            if let Ok(transmit) = self.quic.retry(incoming, &mut answer) {
+                self.answer(&transmit, answer);
+            }
+            return;
+        }
+        let admission = if open >= self.limits.most { Admission::Refuse } else { admit() };
+        match admission {
+            Admission::Take => {}
+            Admission::Drop => return self.quic.ignore(incoming),
+            Admission::Refuse => {
+                let transmit = self.quic.refuse(incoming, &mut answer);
+                return self.answer(&transmit, answer);
+            }
+        }
+        let (mut server, shared) = (self.server.clone(), Shared::default());
+        server.transport_config(transport(shared.clone(), self.limits));
+        match self.quic.accept(incoming, self.at(now), &mut answer, Some(Arc::new(server))) {
+            Ok((handle, quic)) => {
+                self.insert(now, handle, Connection::new(quic, false, shared));
+                self.end_oldest(now);
+            }
+            Err(error) => {
+                if let Some(transmit) = error.response {
+                    self.answer(&transmit, answer);
                 }
             }
+        }
+    }
+
+    /// Where too many connections do not stand yet, the oldest one ends.
+    fn end_oldest(&mut self, now: u64) {
+        let shaking = self.connections.iter().filter(|(_, one)| !one.dialled && one.quic.is_handshaking());
+        let oldest = shaking.clone().min_by_key(|(_, one)| one.stands_by).map(|(key, _)| *key);
+        if let Some(key) = oldest.filter(|_| shaking.count() > self.limits.handshakes) {
+            self.close(now, key, "");
         }
     }
 
@@ -238,52 +292,67 @@ impl QuicEndpoint {
             *out = bytes;
             return Some(outgoing);
         }
-        let (now, last) = (self.at(now), self.last_sender);
-        let mut key = self.next_key(last)?;
-        for _ in 0..self.connections.len() {
+        let now = self.at(now);
+        while let Some(key) = self.next_key() {
             let sent = self.connections.get_mut(&key).and_then(|one| one.transmit(now, out));
-            self.settle(key);
             self.last_sender = Some(key);
+            if sent.is_none() {
+                // Until something happens to it, or its time has come.
+                self.stirred.remove(&key);
+            }
+            self.settle_events(key);
             if let Some(transmit) = sent {
                 out.truncate(transmit.size);
                 return Some(outgoing(&transmit));
             }
-            key = self.next_key(self.last_sender)?;
         }
         None
     }
 
-    /// The connection that sends after that one.
-    fn next_key(&self, last: Option<Key>) -> Option<Key> {
-        let behind = last.and_then(|last| self.connections.range(Key(last.0 + 1)..).next());
-        behind.or_else(|| self.connections.first_key_value()).map(|(key, _)| *key)
+    /// The stirred connection that sends next.
+    fn next_key(&self) -> Option<Key> {
+        let behind = self.last_sender.and_then(|last| self.stirred.range(Key(last.0 + 1)..).next());
+        behind.or_else(|| self.stirred.first()).copied()
     }
 
     /// When [`QuicEndpoint::handle_time`] is due; never: `u64::MAX`.
     pub fn deadline(&self) -> u64 {
-        let due = self.connections.values().filter_map(|connection| connection.quic.poll_timeout()).min();
+        let listed = self.due.first().map(|(at, _)| *at);
+        let stirred = self.stirred.iter().filter_map(|key| self.due_of(*key));
+        let due = stirred.chain(listed).min();
         due.map_or(u64::MAX, |at| at.saturating_duration_since(self.epoch).as_nanos() as u64)
     }
 
     /// The time has come; or any other.
     pub fn handle_time(&mut self, now: u64) {
-        let now = self.at(now);
-        let due = |connection: &Connection| connection.quic.poll_timeout().is_some_and(|at| at <= now);
-        let keys: Vec<Key> = self.connections.iter().filter(|(_, one)| due(one)).map(|(key, _)| *key).collect();
+        let at = self.at(now);
+        let listed = self.due.iter().take_while(|(due, _)| *due <= at).map(|(_, key)| *key);
+        let stirred = self.stirred.iter().copied().filter(|key| self.due_of(*key).is_some_and(|due| due <= at));
+        let keys: BTreeSet<Key> = listed.chain(stirred).collect();
         for key in keys {
-            if let Some(connection) = self.connections.get_mut(&key) {
-                connection.quic.handle_timeout(now);
+            let Some(connection) = self.connections.get_mut(&key) else { continue };
+            connection.quic.handle_timeout(at);
+            if let Some(why) = connection.gives_up(at, now) {
+                self.events.push_back(Event::Closed { key, why });
             }
             self.settle(key);
         }
+    }
+
+    /// When something is due of a connection.
+    fn due_of(&self, key: Key) -> Option<Instant> {
+        let connection = self.connections.get(&key)?;
+        let own = connection.due().map(|until| self.at(until));
+        connection.quic.poll_timeout().into_iter().chain(own).min()
     }
 
     fn at(&self, now: u64) -> Instant {
         self.epoch + Duration::from_nanos(now)
     }
 
-    fn insert(&mut self, handle: ConnectionHandle, connection: Connection) -> Key {
+    fn insert(&mut self, now: u64, handle: ConnectionHandle, mut connection: Connection) -> Key {
         let key = Key(handle.0);
+        connection.stands_by = now.saturating_add(self.limits.handshake.as_nanos() as u64);
         self.connections.insert(key, connection);
         self.settle(key);
         key
@@ -297,8 +366,14 @@ impl QuicEndpoint {
         self.answers.push_back((outgoing(transmit), bytes));
     }
 
-    /// Passes a connection's events on to the endpoint, and to us.
+    /// Something happened to a connection: passes its events on, and has it asked for what it sends.
     fn settle(&mut self, key: Key) {
+        self.stirred.insert(key);
+        self.settle_events(key);
+    }
+
+    /// Passes a connection's events on to the endpoint, and to us.
+    fn settle_events(&mut self, key: Key) {
         let Some(connection) = self.connections.get_mut(&key) else { return };
         while let Some(event) = connection.quic.poll_endpoint_events() {
             if let Some(back) = self.quic.handle_event(ConnectionHandle(key.0), event) {
@@ -318,109 +393,24 @@ impl QuicEndpoint {
                     self.events.push_back(Event::Seen { key, at });
                 }
                 noq_proto::Event::ConnectionLost { reason } => {
-                    self.events.push_back(Event::Closed { key, why: reason.to_string() });
+                    self.events.push_back(Event::Closed { key, why: Ended::of(&reason) });
                 }
                 _ => {}
             }
         }
-        if connection.quic.is_drained() {
+        let (listed, is_drained) = (connection.listed.take(), connection.quic.is_drained());
+        if let Some(at) = listed {
+            self.due.remove(&(at, key));
+        }
+        if is_drained {
             self.connections.remove(&key);
-        }
-    }
-}
-
-impl Connection {
-    fn new(quic: noq_proto::Connection, dialled: bool, shared: Shared) -> Self {
-        Self { quic, dialled, control: None, pace: Pace::new(), shared, quiet: true, again: false, handed: 0 }
-    }
-
-    fn transmit(&mut self, now: Instant, out: &mut Vec<u8>) -> Option<noq_proto::Transmit> {
-        let sent = self.quic.poll_transmit(now, SEGMENTS, out);
-        // Where there is no room, something else may wait for it.
-        self.quiet = sent.is_none() && self.shared.room() >= PACKET;
-        self.handed = (QUEUE - self.quic.datagrams().send_buffer_space().min(QUEUE)) as u64;
-        sent
-    }
-
-    /// The other end's certificates, its own first.
-    fn chain(&self) -> Vec<rustls::pki_types::CertificateDer<'static>> {
-        let identity = self.quic.crypto_session().peer_identity();
-        identity.and_then(|any| any.downcast().ok()).map_or_else(Vec::new, |chain| *chain)
-    }
-
-    /// The control stream: the dialling end opens it, the other one finds it with its first byte.
-    fn control(&mut self) -> Option<StreamId> {
-        if self.control.is_none() && !self.dialled {
-            self.control = self.quic.streams().accept(Dir::Bi);
-        }
-        self.control
-    }
-}
-
-impl Carrier for Connection {
-    fn longest(&mut self) -> Option<usize> {
-        if self.quic.is_handshaking() || self.quic.is_closed() {
-            return None;
-        }
-        self.quic.datagrams().max_size()
-    }
-
-    fn set_time(&mut self, now: u64) {
-        let metrics = self.quic.congestion_state(PathId::ZERO).map(|state| state.metrics());
-        let bits = metrics.and_then(|metrics| metrics.bandwidth_estimate);
-        self.pace.go_on(now, bits.unwrap_or(0) / 8);
-        self.shared.set_waits(false);
-        self.again = false;
-    }
-
-    fn ready_at(&self) -> u64 {
-        if self.again { 0 } else { self.pace.ready_at() }
-    }
-
-    fn send(&mut self, datagram: Vec<u8>) -> Result<(), Vec<u8>> {
-        let len = datagram.len() as u64 + HEADERS;
-        let has_room = self.shared.room() >= self.handed + len;
-        if !(self.quiet && has_room && self.pace.may_send(len)) {
-            self.shared.set_waits(true);
-            // Where there is no room, an acknowledgement makes some, or a loss.
-            self.again |= !self.quiet && self.shared.room() >= PACKET;
-            return Err(datagram);
-        }
-        match self.quic.datagrams().send(Bytes::from(datagram), false) {
-            Err(SendDatagramError::Blocked(back)) => Err(Vec::from(back)),
-            _ => {
-                self.pace.sent(len);
-                self.handed += len;
-                Ok(())
+            self.stirred.remove(&key);
+        } else if let Some(at) = self.due_of(key) {
+            self.due.insert((at, key));
+            if let Some(connection) = self.connections.get_mut(&key) {
+                connection.listed = Some(at);
             }
         }
-    }
-
-    fn receive(&mut self) -> Option<Vec<u8>> {
-        self.quic.datagrams().recv().map(Vec::from)
-    }
-
-    fn write(&mut self, bytes: &[u8]) -> usize {
-        if bytes.is_empty() {
-            // It would be sent, as a frame of nothing.
-            return 0;
-        }
-        let Some(control) = self.control() else { return 0 };
-        self.quic.send_stream(control).write(bytes).unwrap_or(0)
-    }
-
-    fn read(&mut self, out: &mut Vec<u8>) {
-        let Some(control) = self.control() else { return };
-        let mut stream = self.quic.recv_stream(control);
-        let Ok(mut chunks) = stream.read(true) else { return };
-        while let Ok(Some(chunk)) = chunks.next(usize::MAX) {
-            out.extend_from_slice(&chunk.bytes);
-        }
-        let _ = chunks.finalize();
-    }
-
-    fn round_trip(&self) -> u64 {
-        self.quic.rtt(PathId::ZERO).map_or(100_000_000, |time| time.as_nanos() as u64)
     }
 }
 
@@ -428,7 +418,7 @@ fn outgoing(transmit: &noq_proto::Transmit) -> Outgoing {
     Outgoing { to: transmit.destination, from: transmit.src_ip, segment: transmit.segment_size }
 }
 
-fn transport(shared: Shared) -> Arc<TransportConfig> {
+fn transport(shared: Shared, limits: Limits) -> Arc<TransportConfig> {
     let mut transport = TransportConfig::default();
     transport.congestion_controller_factory(Arc::new(rate::Config(shared)));
     transport.max_concurrent_bidi_streams(VarInt::from_u32(1)).max_concurrent_uni_streams(VarInt::from_u32(0));
@@ -436,6 +426,11 @@ fn transport(shared: Shared) -> Arc<TransportConfig> {
     transport.datagram_send_buffer_size(QUEUE).datagram_receive_buffer_size(Some(UNREAD));
     // Each end says where it sees the other one (draft-ietf-quic-address-discovery).
     transport.send_observed_address_reports(true).receive_observed_address_reports(true);
-    transport.max_idle_timeout(SILENCE.try_into().ok()).keep_alive_interval(Some(KEEP_ALIVE));
+    transport.max_idle_timeout(limits.silence.try_into().ok()).keep_alive_interval(Some(limits.keep_alive));
     Arc::new(transport)
+}
+
+/// The address as the same family has it at both ends.
+fn canonical(at: SocketAddr) -> SocketAddr {
+    SocketAddr::new(at.ip().to_canonical(), at.port())
 }

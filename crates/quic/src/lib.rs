@@ -12,11 +12,15 @@
 #![forbid(unsafe_code)]
 
 mod carrier;
+mod connection;
+mod ended;
 mod endpoint;
 mod messages;
 mod pace;
 mod rate;
 
 pub use carrier::Carrier;
-pub use endpoint::{ConnectError, Connection, Event, Key, Outgoing, QuicEndpoint};
+pub use connection::Connection;
+pub use ended::Ended;
+pub use endpoint::{Admission, ConnectError, Event, Key, Limits, Outgoing, QuicEndpoint};
 pub use messages::{Broken, Messages};

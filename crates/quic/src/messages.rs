@@ -33,6 +33,7 @@ pub enum Broken {
 #[derive(Debug)]
 pub struct Messages {
     ends: Option<(Sender, Receiver)>,
+    classes: Vec<Class>,
     window: u64,
     backlog: usize,
     /// Of the control stream: what came and is no whole frame yet, and what the connection has not taken.
@@ -55,17 +56,24 @@ impl Messages {
             unsent.extend([class.granularity, class.must].iter().flat_map(|word| word.to_le_bytes()));
         }
         let ends = Some((Sender::new(classes, window, backlog), Receiver::new(classes, window)));
-        Self { ends, window, backlog, unread: Vec::new(), unsent, held: None, ready_at: u64::MAX }
+        let classes = classes.to_vec();
+        Self { ends, classes, window, backlog, unread: Vec::new(), unsent, held: None, ready_at: u64::MAX }
     }
 
     /// The other end, which learns what classes there are.
     pub fn accept(window: u64, backlog: usize) -> Self {
-        Self { ends: None, window, backlog, unread: Vec::new(), unsent: Vec::new(), held: None, ready_at: u64::MAX }
+        let (ends, classes, unread, unsent) = (None, Vec::new(), Vec::new(), Vec::new());
+        Self { ends, classes, window, backlog, unread, unsent, held: None, ready_at: u64::MAX }
     }
 
     /// Whether both ends know the classes: what is sent before is refused.
     pub fn is_ready(&self) -> bool {
         self.ends.is_some()
+    }
+
+    /// The classes, once both ends know them.
+    pub fn classes(&self) -> &[Class] {
+        &self.classes
     }
 
     /// Takes a message; its number in its class.
@@ -81,6 +89,21 @@ impl Messages {
     /// A message that arrived.
     pub fn take(&mut self) -> Option<Arrived> {
         self.ends.as_mut()?.1.take()
+    }
+
+    /// The next message of that class.
+    pub fn take_of(&mut self, class: u8) -> Option<Arrived> {
+        self.ends.as_mut()?.1.take_of(class)
+    }
+
+    /// Whether [`Messages::take_of`] gives a message of that class.
+    pub fn has(&self, class: u8) -> bool {
+        self.ends.as_ref().is_some_and(|(_, receiver)| receiver.has(class))
+    }
+
+    /// Whether [`Messages::pump`] has something to do, for what was read makes room that the other end does not know of.
+    pub fn owes(&self) -> bool {
+        self.ends.as_ref().is_some_and(|(_, receiver)| receiver.owes())
     }
 
     /// A message that arrived, also where an earlier one of its class did not yet.
@@ -156,6 +179,7 @@ impl Messages {
         let classes: Vec<Class> = bytes.chunks_exact(CLASS).map(class).collect();
         self.unread.drain(..end);
         self.ends = Some((Sender::new(&classes, self.window, self.backlog), Receiver::new(&classes, self.window)));
+        self.classes = classes;
         Ok(())
     }
 }

@@ -6,6 +6,7 @@
 mod control;
 
 use core::net::{IpAddr, Ipv6Addr, SocketAddr};
+use core::sync::atomic::{AtomicBool, Ordering};
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd};
 
 use rustix::io::Errno;
@@ -26,7 +27,7 @@ pub struct UdpSocket {
     /// It has one peer only.
     connected: bool,
     /// The kernel cuts what is longer than a datagram.
-    segments: bool,
+    segments: AtomicBool,
 }
 
 /// Datagrams of one call, each but the last of which is `segment` bytes long.
@@ -56,7 +57,7 @@ impl UdpSocket {
     fn bind_at(at: SocketAddr) -> Result<Self, Errno> {
         let fd = new(at)?;
         rustix::net::bind(&fd, &at)?;
-        Ok(Self { at: own(&fd).unwrap_or(at), fd, connected: false, segments: true })
+        Ok(Self { at: own(&fd).unwrap_or(at), fd, connected: false, segments: AtomicBool::new(true) })
     }
 
     /// A socket that sends to one address, and takes what comes from there. [`UdpSocket::receive`] and [`UdpSocket::send`] fail with
@@ -64,7 +65,7 @@ impl UdpSocket {
     pub fn connect(to: SocketAddr) -> Result<Self, Errno> {
         let fd = new(to)?;
         rustix::net::connect(&fd, &to)?;
-        Ok(Self { at: own(&fd).ok_or(Errno::INVAL)?, fd, connected: true, segments: true })
+        Ok(Self { at: own(&fd).ok_or(Errno::INVAL)?, fd, connected: true, segments: AtomicBool::new(true) })
     }
 
     /// From now on ICMP's reports are kept for [`UdpSocket::unreachable`].
@@ -121,16 +122,18 @@ impl UdpSocket {
     /// Sends datagrams of `segment` bytes each, the last one shorter; one where that is `None`; from that address of this host, or from any.
     /// `EAGAIN`: there is no room for them now. What has no room behind the first of them, or cannot go there, is lost, which QUIC notices.
     pub fn send(
-        &mut self,
+        &self,
         to: SocketAddr,
         from: Option<IpAddr>,
         segment: Option<usize>,
         bytes: &[u8],
     ) -> Result<(), Errno> {
         let segment = segment.filter(|length| *length < bytes.len());
-        if let Some(length) = segment.filter(|_| self.segments).and_then(|length| u16::try_from(length).ok()) {
+        if let Some(length) =
+            segment.filter(|_| self.segments.load(Ordering::Relaxed)).and_then(|length| u16::try_from(length).ok())
+        {
             match self.send_one(to, from, Some(length), bytes) {
-                Err(Errno::INVAL | Errno::IO | Errno::NOPROTOOPT) => self.segments = false,
+                Err(Errno::INVAL | Errno::IO | Errno::NOPROTOOPT) => self.segments.store(false, Ordering::Relaxed),
                 done => return done,
             }
         }

@@ -111,9 +111,14 @@ impl Flow {
         gap
     }
 
+    /// Whether the oldest message can be read.
+    pub(super) fn has_next(&self) -> bool {
+        self.unread.first() == Some(&self.next)
+    }
+
     /// A message is read: the oldest one. (What was read early behind it is forgotten with it.)
     pub(super) fn take(&mut self) -> Option<Taken> {
-        if *self.unread.first()? == self.next { self.take_any() } else { None }
+        if self.has_next() { self.take_any() } else { None }
     }
 
     /// A message is read: any that is settled.

@@ -78,12 +78,31 @@ impl Receiver {
         self.take_by(Flow::take_any)
     }
 
+    /// The next message of that class; `None`: none is whole yet.
+    pub fn take_of(&mut self, class: u8) -> Option<Arrived> {
+        self.take_at(usize::from(class), Flow::take)
+    }
+
+    /// Whether [`Receiver::take_of`] gives a message of that class.
+    pub fn has(&self, class: u8) -> bool {
+        self.flows.get(usize::from(class)).is_some_and(Flow::has_next)
+    }
+
+    /// Whether the control stream has something for the sender.
+    pub fn owes(&self) -> bool {
+        !self.control.is_empty()
+    }
+
     fn take_by(&mut self, take: fn(&mut Flow) -> Option<Taken>) -> Option<Arrived> {
-        let count = self.flows.len();
-        let (at, (about, state, bytes, lost)) = (0..count)
-            .map(|step| (self.next_flow + step) % count)
-            .find_map(|at| Some((at, take(&mut self.flows[at])?)))?;
+        let (count, first) = (self.flows.len(), self.next_flow);
+        let (at, arrived) =
+            (0..count).map(|step| (first + step) % count).find_map(|at| Some((at, self.take_at(at, take)?)))?;
         self.next_flow = at + 1;
+        Some(arrived)
+    }
+
+    fn take_at(&mut self, at: usize, take: fn(&mut Flow) -> Option<Taken>) -> Option<Arrived> {
+        let (about, state, bytes, lost) = take(self.flows.get_mut(at)?)?;
         while let Some(message) = self.flows[at].forget_oldest() {
             self.free(message.charge());
         }

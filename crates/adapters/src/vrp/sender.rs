@@ -177,7 +177,7 @@ impl Sender {
         flow.messages.insert(id, Outgoing { about, bytes, deadline, next: 0, begun: false, expired: false, again });
         flow.next += 1;
         flow.sent += len as u64;
-        self.held += len;
+        self.held += len + OVERHEAD as usize;
         self.unsent.push_back((class, id));
         if deadline != u64::MAX {
             self.deadlines.insert((deadline, class, id));
@@ -465,7 +465,7 @@ impl Sender {
             self.lossy_until = now + LOSSY;
         }
         if let Some(gone) = flow.messages.remove(&id) {
-            self.held -= gone.bytes.len();
+            self.held -= gone.bytes.len() + OVERHEAD as usize;
             self.deadlines.remove(&(gone.deadline, class, id));
         }
         self.settled.push_back(Settled { class, message: id, lost });

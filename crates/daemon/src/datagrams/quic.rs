@@ -132,7 +132,7 @@ impl Quic {
             });
             let Some((outgoing, bytes)) = next else { return any };
             any = true;
-            if let Some((_, socket)) = self.sockets.iter_mut().find(|(_, socket)| socket.reaches(outgoing.to))
+            if let Some((_, socket)) = self.sockets.iter().find(|(_, socket)| socket.reaches(outgoing.to))
                 && socket.send(outgoing.to, outgoing.from, outgoing.segment, &bytes) == Err(Errno::AGAIN)
             {
                 self.unsent = Some((outgoing, bytes));

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use madrigal_adapters::vrp::Arrived;
-use madrigal_quic::{Event, Key};
+use madrigal_quic::{Admission, Event, Key};
 use madrigal_sys::udp::UdpSocket;
 use rustls::pki_types::CertificateDer;
 
@@ -137,7 +137,10 @@ impl Daemon {
             for count in 0.. {
                 let Some(got) = socket.and_then(|socket| socket.receive(&mut buffer).ok()) else { break };
                 for datagram in buffer.get(..got.len).unwrap_or_default().chunks(got.segment) {
-                    let admit = |from| handshakes.begin(now, Some(origin(from))).is_ok();
+                    let admit = |from| match handshakes.begin(now, Some(origin(from))) {
+                        Ok(_) => Admission::Take,
+                        Err(_) => Admission::Drop,
+                    };
                     endpoint.receive(now, (got.from, got.to), datagram, admit);
                 }
                 if count == MOST_READ {
@@ -208,7 +211,7 @@ impl Daemon {
                     self.seen_by_relay(quic, tunnel, at);
                 }
             }
-            Event::Closed { key, why } => self.quic_closed(quic, key, &why),
+            Event::Closed { key, why } => self.quic_closed(quic, key, &why.to_string()),
         }
     }
 

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use madrigal_adapters::vrp::Class;
 use madrigal_identity::{Authority, Credentials, DAY, Name, Validity};
-use madrigal_quic::{Event, Key, Messages, QuicEndpoint};
+use madrigal_quic::{Admission, Event, Key, Messages, QuicEndpoint};
 use madrigal_seeds::Random;
 
 use cubic::Cubic;
@@ -141,7 +141,7 @@ impl Pair {
         for n in 0..2 {
             let from = self.ends[1 - n].address;
             while let Some(datagram) = self.ways[1 - n].due(now) {
-                self.ends[n].endpoint.receive(now, (from, None), &datagram, |_| true);
+                self.ends[n].endpoint.receive(now, (from, None), &datagram, |_| Admission::Take);
             }
             let end = &mut self.ends[n];
             if end.endpoint.deadline() <= now {

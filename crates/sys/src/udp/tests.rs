@@ -14,8 +14,8 @@ fn receive(socket: &UdpSocket, buffer: &mut [u8]) -> Received {
 /// Several datagrams by one call, between a socket at all addresses and one at one, there and back.
 #[test]
 fn datagrams_come_as_they_were_cut_and_the_answer_leaves_where_they_came() {
-    let mut everywhere = UdpSocket::bind(SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), 0)).unwrap();
-    let mut here = UdpSocket::bind(SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0)).unwrap();
+    let everywhere = UdpSocket::bind(SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), 0)).unwrap();
+    let here = UdpSocket::bind(SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0)).unwrap();
     let at = IpAddr::from([127, 0, 0, 7]);
     let to = SocketAddr::new(at, everywhere.at().port());
     let bytes: Vec<u8> = (0..2500u32).map(|at| at as u8).collect();
@@ -36,9 +36,9 @@ fn datagrams_come_as_they_were_cut_and_the_answer_leaves_where_they_came() {
 #[test]
 fn a_socket_of_one_peer_takes_nothing_of_others_and_sends_where_it_is_told_without_an_address() {
     for ip in [IpAddr::from(Ipv4Addr::LOCALHOST), IpAddr::from(Ipv6Addr::LOCALHOST)] {
-        let Ok(mut there) = UdpSocket::bind(SocketAddr::new(ip, 0)) else { continue };
-        let mut near = UdpSocket::connect(there.at()).unwrap();
-        let mut other = UdpSocket::bind(SocketAddr::new(ip, 0)).unwrap();
+        let Ok(there) = UdpSocket::bind(SocketAddr::new(ip, 0)) else { continue };
+        let near = UdpSocket::connect(there.at()).unwrap();
+        let other = UdpSocket::bind(SocketAddr::new(ip, 0)).unwrap();
         near.send(there.at(), None, Some(4), b"longer than four").unwrap();
         let mut buffer = [0; 100];
         let first = receive(&there, &mut buffer);
@@ -56,7 +56,7 @@ fn nobody_there_is_told_with_the_address() {
         let Ok(gone) = UdpSocket::bind(SocketAddr::new(ip, 0)) else { continue };
         let to = gone.at();
         drop(gone);
-        let mut socket = UdpSocket::bind(SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), 0)).unwrap();
+        let socket = UdpSocket::bind(SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), 0)).unwrap();
         socket.watch_errors();
         assert_eq!(socket.unreachable(), None);
         socket.send(to, None, None, b"?").unwrap();
@@ -66,7 +66,7 @@ fn nobody_there_is_told_with_the_address() {
             }
         };
         assert_eq!(told, to);
-        let one = &mut UdpSocket::connect(to).unwrap();
+        let one = &UdpSocket::connect(to).unwrap();
         one.send(to, None, None, b"?").unwrap();
         while one.receive(&mut [0; 100]) != Err(Errno::CONNREFUSED) {}
     }
