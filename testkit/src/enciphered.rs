@@ -68,7 +68,7 @@ fn listen(runtime: &Runtime, driver: &dyn Driver, stack: &str) -> (Acceptor, Add
     let at = driver.address_for(&format!("tls-{:x}", process::random())).expect("an address");
     let at: Address = format!("{stack}/{at}").parse().expect("an address");
     let acceptor = runtime.listen_at(&at).expect("listens");
-    let to = Address { stack: at.stack, locator: acceptor.locator().clone() };
+    let to = Address { locator: acceptor.locator().clone(), ..at };
     (acceptor, to)
 }
 

@@ -22,7 +22,7 @@ use madrigal_progress::bell::Bell;
 use madrigal_progress::driver::{
     ByteRx, ByteTx, Connecting, Connection, Driver, Ends, Facts, Listener, Pending, Place, Read, Signal, Watched, Wrote,
 };
-use madrigal_stream::{Stacked, adapter, connect};
+use madrigal_stream::{Below, Stacked, adapter, connect};
 use madrigal_sys::piece::Piece;
 use rustix::event::{Timespec, epoll};
 
@@ -55,7 +55,8 @@ fn runtime() -> Runtime {
 /// Two ends over such connections.
 fn pair(runtime: &Runtime, below: &'static Flaky, stack: &str) -> (VLink, VLink) {
     let stack = stack.parse().expect("a stack");
-    let stacked = Stacked::new(runtime.engine(), below, stack, Some(certificates())).expect("a stack of links");
+    let stacked = Stacked::new(runtime.engine(), Below::Known(below), stack, Some(certificates().ends()))
+        .expect("a stack of links");
     let at = below.address_for(&format!("flaky-{}", time::now_ns())).expect("an address");
     let acceptor = Acceptor::listen(runtime.engine(), &stacked, &at, &place()).expect("listens");
     let accept = acceptor.accept();

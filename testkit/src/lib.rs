@@ -7,7 +7,7 @@
 //! * [`stacked`]: the same with each stack of adapters; [`flaky`]: over connections that break; [`enciphered`]: with
 //!   certificates;
 //! * [`added`]: drivers that are compiled and added while the tests run;
-//! * [`vlinks`]: the promises of `VLink`, over any driver; [`withdrawn`]: of its operations that are taken back.
+//! * [`vlinks`]: the promises of `VLink`, over any driver, and over [`udp`]; [`withdrawn`]: of its operations that are taken back.
 //!
 //! A suite is a list of trials. To run it over a driver is one line, and over the table none at all: the tests in `tests/` take
 //! all of `madrigal::drivers()`. No trial has an upper time limit; a [`watchdog`] ends a run that hangs and names the trial.
@@ -24,6 +24,7 @@ pub mod noise;
 pub mod ports;
 pub mod send_receive;
 pub mod stacked;
+pub mod udp;
 pub mod vlinks;
 pub mod watchdog;
 pub mod withdrawn;

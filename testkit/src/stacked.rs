@@ -5,11 +5,12 @@ use madrigal::StackedMessages;
 use madrigal_progress::driver::Driver;
 use madrigal_progress::message::MessageDriver;
 
+use crate::udp::Vrp;
 use crate::{Case, trial, vlinks};
 
 /// Trials of links with adapters: every stack that links of programs can have, over each driver; trials are named `STACK/DRIVER::CASE`.
 pub fn trials(drivers: &[&'static dyn Driver], cases: &'static [Case<vlinks::Context>]) -> Vec<Trial> {
-    let all = drivers.iter().flat_map(|driver| STACKS.iter().map(|above| (*driver, *above)));
+    let all = drivers.iter().flat_map(|driver| stacks(*driver).map(|above| (*driver, above)));
     let of = |(driver, above): (&'static dyn Driver, &'static str)| {
         let stack = format!("{above}/tcp").parse().expect("a stack");
         let name = format!("{above}/{}", driver.name());
@@ -20,6 +21,12 @@ pub fn trials(drivers: &[&'static dyn Driver], cases: &'static [Case<vlinks::Con
         cases.iter().map(made).collect::<Vec<_>>()
     };
     all.flat_map(of).collect()
+}
+
+/// Those of a driver: one that enciphers has no `tls` above it.
+fn stacks(driver: &dyn Driver) -> impl Iterator<Item = &'static str> {
+    let enciphers = driver.name() == Vrp.name();
+    STACKS.iter().copied().filter(move |above| !(enciphers && above.contains("tls")))
 }
 
 /// What stands above the driver in those stacks.

@@ -38,7 +38,7 @@ mod runtime;
 
 pub use address::{Address, AddressError};
 pub use card::{Card, CardError};
-pub use certificates::{grid_tls, grid_tls_in};
+pub use certificates::{GridTls, grid_tls, grid_tls_in};
 pub use madrigal_adapters::stack;
 pub use madrigal_base::{config, error, ids, locator, network};
 pub use madrigal_drivers::{DRIVERS, MESSAGE_DRIVERS, added, driver, drivers, fabric, message_driver};
@@ -55,5 +55,6 @@ pub mod message {
 }
 pub use madrigal_selector::{Choice, NoPath, Pair, Reason, Rejected};
 pub use madrigal_sys::time;
+pub use madrigal_udp::lossy;
 pub use parallel::{daemons, stacked_messages, stacked_worker, worker, worker_with};
 pub use runtime::{Runtime, Server, StartError, Usable};

@@ -12,11 +12,14 @@ use madrigal_progress::driver::{Driver, Place};
 use madrigal_progress::engine::Engine;
 use madrigal_progress::wait::Waiter;
 use madrigal_selector::{Candidate, Choice, NoPath, Pair, Preferences};
-use madrigal_stream::{Acceptor, Attempting, Handler, MakeTls, Op, StackRefused, Stacked, VLink};
+use madrigal_stream::{Acceptor, Attempting, Below, Handler, Op, StackRefused, Stacked, VLink};
 use madrigal_sys::{process, time};
+use madrigal_udp::lossy::{Class, Connecting, LossyAcceptor};
+use madrigal_udp::{ClassError, Udp, What};
 
 use crate::address::Address;
 use crate::card::Card;
+use crate::certificates::GridTls;
 use crate::parallel::daemons;
 
 /// Links wait for the other end for ten seconds in which it takes nothing (crate `stream`).
@@ -48,7 +51,7 @@ pub struct Runtime {
     place: Place,
     preferences: Preferences,
     warnings: Vec<ConfigError>,
-    tls: Option<MakeTls>,
+    tls: Option<GridTls>,
 }
 
 impl Runtime {
@@ -78,8 +81,8 @@ impl Runtime {
         Ok(Self { engine, place, preferences, warnings: Vec::new(), tls: None })
     }
 
-    /// Makes the ends of links whose stacks have `tls`: see [`grid_tls`](crate::grid_tls). Without it there are none.
-    pub fn set_tls(&mut self, tls: MakeTls) {
+    /// The certificates of links whose stacks have `tls`, and of those over UDP: see [`grid_tls`](crate::grid_tls). Without it there are none.
+    pub fn set_tls(&mut self, tls: GridTls) {
         self.tls = Some(tls);
     }
 
@@ -114,7 +117,7 @@ impl Runtime {
         let place = || at.locator.clone();
         let driver = self.driver_at(at).map_err(|unfit| match unfit {
             Unfit::NoDriver => ListenError::NoDriver { at: place() },
-            Unfit::Stack(why) => ListenError::Unusable { at: place(), why: why.to_string() },
+            unfit => ListenError::Unusable { at: place(), why: unfit.to_string() },
         })?;
         Acceptor::listen(&self.engine, driver.as_driver(), &at.locator, &self.place)
     }
@@ -146,19 +149,57 @@ impl Runtime {
     fn driver_to(&self, to: &Address) -> Result<AnyDriver, ConnectError> {
         self.driver_at(to).map_err(|unfit| match unfit {
             Unfit::NoDriver => ConnectError::NoDriver { to: to.locator.clone() },
-            Unfit::Stack(why) => ConnectError::NoPath { to: to.to_string(), why: why.to_string() },
+            unfit => ConnectError::NoPath { to: to.to_string(), why: unfit.to_string() },
         })
+    }
+
+    /// Listens for links of messages of which a part may be lost, at `vrp/udp://...`. The classes are those; none: there is one, with the
+    /// tolerance of the address. Does not block.
+    pub fn lossy_listen(&self, at: &Address, classes: &[Class]) -> Result<LossyAcceptor, ListenError> {
+        let unusable = |why: Unfit| ListenError::Unusable { at: at.locator.clone(), why: why.to_string() };
+        LossyAcceptor::listen(&self.lossy(at, classes).map_err(unusable)?, &at.locator)
+    }
+
+    /// Begins to connect to where somebody [listens](Runtime::lossy_listen) for links of the same classes. Does not block.
+    pub fn lossy_connect(&self, to: &Address, classes: &[Class]) -> Result<Connecting, ConnectError> {
+        let no_path = |why: Unfit| ConnectError::NoPath { to: to.to_string(), why: why.to_string() };
+        Connecting::begin(&self.lossy(to, classes).map_err(no_path)?, &to.locator)
+    }
+
+    fn lossy(&self, at: &Address, classes: &[Class]) -> Result<Udp, Unfit> {
+        let tolerance = at.tolerance.ok_or(Unfit::NoVrp)?;
+        if at.stack.is_some() {
+            return Err(Unfit::StackOfMessages);
+        }
+        let of_address = [Class { tolerance, ..Class::default() }];
+        let classes = match (classes, tolerance) {
+            ([], _) => &of_address[..],
+            (given, 0) => given,
+            _ => return Err(Unfit::Twice),
+        };
+        self.udp(What::messages(classes)?)
+    }
+
+    fn udp(&self, what: What) -> Result<Udp, Unfit> {
+        let no_tls = || Err(NO_TLS.to_owned());
+        let credentials = self.tls.as_ref().map_or_else(no_tls, GridTls::credentials).map_err(Unfit::NoCertificate)?;
+        Ok(Udp::new(&self.engine, credentials, what))
     }
 
     /// The driver of an address, with its stack.
     fn driver_at(&self, at: &Address) -> Result<AnyDriver, Unfit> {
-        let driver = madrigal_drivers::driver(at.locator.scheme()).ok_or(Unfit::NoDriver)?;
-        match &at.stack {
-            None => Ok(AnyDriver::Bare(driver)),
-            Some(stack) => Stacked::new(&self.engine, driver, stack.clone(), self.tls.clone())
-                .map(AnyDriver::Stacked)
-                .map_err(Unfit::Stack),
+        let below = match at.tolerance {
+            Some(0) => Below::Made(Arc::new(self.udp(What::stream())?)),
+            Some(_) => return Err(Unfit::Tolerance),
+            None if at.locator.scheme() == "udp" => return Err(Unfit::NoVrp),
+            None => Below::Known(madrigal_drivers::driver(at.locator.scheme()).ok_or(Unfit::NoDriver)?),
+        };
+        let Some(stack) = &at.stack else { return Ok(AnyDriver::Bare(below)) };
+        if at.tolerance.is_some() && stack.has("tls") {
+            return Err(Unfit::Enciphered);
         }
+        let tls = self.tls.as_ref().map(GridTls::ends);
+        Ok(AnyDriver::Stacked(Stacked::new(&self.engine, below, stack.clone(), tls)?))
     }
 
     /// Listens as `name` by every driver that may be used and works here; on this host only. Does not block.
@@ -235,25 +276,45 @@ impl Drop for Runtime {
     }
 }
 
-/// A driver of the table, or one with a stack above it.
+/// A driver, or one with a stack above it.
 enum AnyDriver {
-    Bare(&'static dyn Driver),
+    Bare(Below),
     Stacked(Stacked),
 }
 
 impl AnyDriver {
     fn as_driver(&self) -> &dyn Driver {
         match self {
-            Self::Bare(driver) => *driver,
+            Self::Bare(driver) => &**driver,
             Self::Stacked(stacked) => stacked,
         }
     }
 }
 
+/// A program that uses this library without certificates.
+const NO_TLS: &str = "this program has no certificates";
+
 /// Why an address has no driver.
+#[derive(Debug, thiserror::Error)]
 enum Unfit {
+    #[error("there is no such driver")]
     NoDriver,
-    Stack(StackRefused),
+    #[error("`udp` carries no links alone: write `vrp/udp`")]
+    NoVrp,
+    #[error("a stream of bytes loses nothing: write `vrp/udp`, or open a link of messages")]
+    Tolerance,
+    #[error("a tolerance in the address, and classes beside it: leave one of them out")]
+    Twice,
+    #[error("a link of messages has no adapters: write `vrp/udp` alone")]
+    StackOfMessages,
+    #[error("`vrp/udp` is enciphered: leave `tls` out")]
+    Enciphered,
+    #[error("`vrp/udp` is enciphered: {0}")]
+    NoCertificate(String),
+    #[error(transparent)]
+    Classes(#[from] ClassError),
+    #[error(transparent)]
+    Stack(#[from] StackRefused),
 }
 
 /// A process that listens by several drivers at once.

@@ -35,5 +35,5 @@ pub use adapter::Adapter;
 pub use connect::{Attempting, connect, connect_with};
 pub use half::Filled;
 pub use op::{Handler, Op};
-pub use stacked::{MakeTls, StackRefused, Stacked, StackedMessages};
+pub use stacked::{Below, MakeTls, StackRefused, Stacked, StackedMessages};
 pub use vlink::{ReadOp, VLink, WriteOp};

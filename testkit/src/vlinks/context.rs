@@ -6,18 +6,20 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use madrigal::config::Settings;
 use madrigal::locator::Locator;
 use madrigal::stack::Stack;
-use madrigal::{Acceptor, Address, MakeTls, Runtime, VLink, grid_tls_in};
-use madrigal_adapters::tls::Role;
+use madrigal::{Acceptor, Address, GridTls, Runtime, VLink, grid_tls_in};
 use madrigal_identity::{Authority, DAY, Name, Validity};
 use madrigal_progress::driver::Driver;
 use madrigal_sys::process;
 
 use crate::place;
+use crate::udp::Vrp;
 
 /// What a case gets: a driver and a runtime of its own.
 pub struct Context {
     pub(super) driver: &'static dyn Driver,
     stack: Option<Stack>,
+    /// Where it is `vrp/udp`.
+    tolerance: Option<u32>,
     pub(super) runtime: Runtime,
 }
 
@@ -30,15 +32,16 @@ pub fn context(driver: &'static dyn Driver) -> Context {
 pub fn stacked(driver: &'static dyn Driver, stack: Option<Stack>) -> Context {
     let settings = Settings { dir: place().directory, ..Settings::default() };
     let mut runtime = Runtime::with_settings(&settings).expect("starts");
-    if stack.as_ref().is_some_and(|stack| stack.has("tls")) {
+    let tolerance = (driver.name() == Vrp.name()).then_some(0);
+    if tolerance.is_some() || stack.as_ref().is_some_and(|stack| stack.has("tls")) {
         runtime.set_tls(certificates());
     }
-    Context { driver, stack, runtime }
+    Context { driver, stack, tolerance, runtime }
 }
 
 /// Those of a host of a grid of their own, made once for this process.
-pub(crate) fn certificates() -> MakeTls {
-    static MADE: OnceLock<MakeTls> = OnceLock::new();
+pub(crate) fn certificates() -> GridTls {
+    static MADE: OnceLock<GridTls> = OnceLock::new();
     let make = || {
         let dir = std::env::temp_dir().join(format!("madrigal-links-{}", process::own_pid()));
         let name = |text| Name::parse(text).expect("a name");
@@ -47,7 +50,7 @@ pub(crate) fn certificates() -> MakeTls {
         host.install(&dir, false).expect("is installed");
         let made = grid_tls_in(&dir);
         // Read before the files go.
-        drop(made(Role::Accepting).expect("an end"));
+        drop(made.credentials().expect("a certificate"));
         std::fs::remove_dir_all(&dir).expect("removes what it made");
         made
     };
@@ -66,12 +69,12 @@ impl Context {
     }
 
     pub(super) fn has_stack(&self) -> bool {
-        self.stack.is_some()
+        self.stack.is_some() || self.tolerance.is_some()
     }
 
     /// That address, with the stack.
     pub(super) fn at(&self, locator: &Locator) -> Address {
-        Address { stack: self.stack.clone(), locator: locator.clone() }
+        Address { stack: self.stack.clone(), tolerance: self.tolerance, locator: locator.clone() }
     }
 
     pub(super) fn pair_on(&self, acceptor: &Acceptor) -> (VLink, VLink) {

@@ -8,10 +8,11 @@ use madrigal_adapters::tls::Role;
 use madrigal_base::error::{ConnectError, Os};
 use madrigal_base::locator::Locator;
 use madrigal_progress::bell::Bell;
-use madrigal_progress::driver::{Connection, Driver, Pending, Place, Signal};
+use madrigal_progress::driver::{Connection, Pending, Place, Signal};
 use madrigal_progress::engine::Engine;
 use madrigal_sys::process;
 
+use super::below::Below;
 use super::ends::Made;
 use super::greeting::{Greeting, Id, receive, send};
 use super::link::{Further, Link};
@@ -27,7 +28,7 @@ const PAUSES: (u64, u64) = (1_000_000_000, 60_000_000_000);
 #[derive(Clone)]
 pub(super) struct Way {
     pub(super) engine: Arc<Engine>,
-    pub(super) below: &'static dyn Driver,
+    pub(super) below: Below,
     pub(super) to: Locator,
     pub(super) place: Place,
 }
@@ -36,7 +37,7 @@ impl Way {
     fn connect(&self, then: impl Fn(Result<VLink, ConnectError>) + Send + Sync + 'static) -> Attempting {
         connect_with(
             &self.engine,
-            self.below,
+            &*self.below,
             &self.to,
             &self.place,
             Handler::new(move |_: &(), outcome| then(outcome)),

@@ -53,7 +53,7 @@ struct Inner {
 impl Greeter {
     pub(super) fn listen(
         engine: &Arc<Engine>,
-        below: &'static dyn Driver,
+        below: &dyn Driver,
         (at, place): (&Locator, &Place),
         made_of: MadeOf,
     ) -> Result<Ours, ListenError> {

@@ -15,6 +15,7 @@
 //!
 //! Memory: what the adapters keep ([`madrigal_adapters::stripe::Limits`]), and 128 KiB for a connection that is read.
 
+mod below;
 mod dial;
 mod ends;
 mod greeting;
@@ -35,6 +36,7 @@ use madrigal_progress::engine::Engine;
 
 use made_of::MadeOf;
 
+pub use below::Below;
 pub use made_of::{MakeTls, StackRefused};
 pub use messages::StackedMessages;
 
@@ -44,19 +46,14 @@ const LINGER: u64 = 10_000_000_000;
 /// A driver whose links have the adapters of a stack, with the name and the addresses of the driver below.
 pub struct Stacked {
     engine: Arc<Engine>,
-    below: &'static dyn Driver,
+    below: Below,
     made_of: MadeOf,
 }
 
 impl Stacked {
     /// The driver `below` with a stack, of whose last element, which says `tcp`, it takes the place. Links have all of the stack, or there
     /// is no link. `tls` is needed for a stack that has one: it is asked for an end at once, to see that there is a certificate.
-    pub fn new(
-        engine: &Arc<Engine>,
-        below: &'static dyn Driver,
-        stack: Stack,
-        tls: Option<MakeTls>,
-    ) -> Result<Self, StackRefused> {
+    pub fn new(engine: &Arc<Engine>, below: Below, stack: Stack, tls: Option<MakeTls>) -> Result<Self, StackRefused> {
         Ok(Self { engine: Arc::clone(engine), below, made_of: MadeOf::new(stack, tls, LINGER)? })
     }
 }
@@ -87,13 +84,13 @@ impl Driver for Stacked {
     }
 
     fn listen(&self, at: &Locator, place: &Place) -> Result<Box<dyn Listener>, ListenError> {
-        let ours = listen::Greeter::listen(&self.engine, self.below, (at, place), self.made_of.clone())?;
+        let ours = listen::Greeter::listen(&self.engine, &*self.below, (at, place), self.made_of.clone())?;
         Ok(Box::new(ours))
     }
 
     fn connect(&self, to: &Locator, place: &Place) -> Result<Connecting, ConnectError> {
-        let way =
-            dial::Way { engine: Arc::clone(&self.engine), below: self.below, to: to.clone(), place: place.clone() };
+        let (engine, below) = (Arc::clone(&self.engine), self.below.clone());
+        let way = dial::Way { engine, below, to: to.clone(), place: place.clone() };
         dial::Dial::begin(way, self.made_of.clone()).map(|ours| Connecting::Pending(Box::new(ours)))
     }
 }

@@ -15,6 +15,7 @@ use madrigal_proto::reach::{Action, End, Key, Limits, Reach};
 use madrigal_proto::talk::LONG;
 use madrigal_sys::{process, time};
 
+use super::super::below::Below;
 use super::super::dial::{self, Dial};
 use super::super::ends::Made;
 use super::super::listen::{self, Greeter};
@@ -239,7 +240,7 @@ impl Meeting {
         let Way::At(to) = to else { return Err(End::NoDaemon) };
         let way = dial::Way {
             engine: Arc::clone(&self.engine),
-            below: self.below,
+            below: Below::Known(self.below),
             to: Locator::inet(self.below.name(), *to),
             place: self.place.clone(),
         };
