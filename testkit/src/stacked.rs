@@ -40,7 +40,8 @@ pub fn message_drivers() -> Vec<&'static dyn MessageDriver> {
 /// A driver of messages with that stack, over a driver of bytes.
 pub fn messages_over(stack: &str, below: &'static dyn Driver) -> &'static dyn MessageDriver {
     let tls = Some(vlinks::certificates());
-    let made = StackedMessages::new(below, stack.parse().expect("a stack"), tls).expect("a stack of links");
+    let made = StackedMessages::new(below, stack.parse().expect("a stack"), tls.as_ref().map(madrigal::GridTls::ends))
+        .expect("a stack of links");
     Box::leak(Box::new(made))
 }
 

@@ -12,7 +12,7 @@ use madrigal_base::locator::Locator;
 use madrigal_base::node::{NodeAddress, NodeId};
 use madrigal_progress::message::{LinkError, LinkIndex, Placement, Port, Sent, Sink};
 use madrigal_proto::talk::{Next, Talk};
-use madrigal_stream::{Stacked, VLink, connect};
+use madrigal_stream::{Below, Stacked, VLink, connect};
 use madrigal_testkit::watchdog::Watchdog;
 use madrigal_testkit::{place, stacked};
 
@@ -102,8 +102,8 @@ impl Program {
         let runtime =
             Runtime::with_settings(&Settings { dir: place().directory, ..Settings::default() }).expect("starts");
         let below = madrigal::driver("tcp").expect("always there");
-        let stack =
-            Stacked::new(runtime.engine(), below, STACK.parse().expect("a stack"), None).expect("a stack of links");
+        let stack = Stacked::new(runtime.engine(), Below::Known(below), STACK.parse().expect("a stack"), None)
+            .expect("a stack of links");
         let mut op = connect(runtime.engine(), &stack, &Locator::inet("tcp", node.at()), &place());
         let link = loop {
             node.poll();

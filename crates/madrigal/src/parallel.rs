@@ -9,9 +9,9 @@ use madrigal_message::Worker;
 use madrigal_message::worker::{MakeStack, OpenError, Options};
 use madrigal_progress::driver::Place;
 use madrigal_progress::message::MessageDriver;
-use madrigal_stream::{MakeTls, StackedMessages};
+use madrigal_stream::StackedMessages;
 
-use crate::certificates::grid_tls;
+use crate::certificates::{GridTls, grid_tls};
 
 /// What a stack takes the place of.
 const CARRIER: &str = "tcp";
@@ -32,7 +32,7 @@ pub fn worker_with(settings: &Settings) -> Result<Arc<Worker>, OpenError> {
 
 /// As [`worker_with`]; links with other hosts have the stack of `MADRIGAL_MESSAGE_STACK`, if there is one, in place of TCP alone, and types of
 /// ports may name others. Links go straight to the other host, and not through a daemon. `tls` makes the ends of those with `tls`.
-pub fn stacked_worker(settings: &Settings, tls: Option<MakeTls>) -> Result<Arc<Worker>, OpenError> {
+pub fn stacked_worker(settings: &Settings, tls: Option<GridTls>) -> Result<Arc<Worker>, OpenError> {
     let text = settings.message_stack.as_str();
     let stacked = match text {
         "" | CARRIER => None,
@@ -52,16 +52,16 @@ pub fn stacked_worker(settings: &Settings, tls: Option<MakeTls>) -> Result<Arc<W
 }
 
 /// The driver of messages with that stack, over TCP; or why there is none, in a sentence.
-pub fn stacked_messages(text: &str, tls: Option<MakeTls>) -> Result<StackedMessages, String> {
+pub fn stacked_messages(text: &str, tls: Option<GridTls>) -> Result<StackedMessages, String> {
     let stack: Stack = text.parse().map_err(|error: madrigal_adapters::stack::StackError| error.to_string())?;
     if stack.to_string() != text {
         return Err(format!("write `{stack}`"));
     }
     let below = driver(CARRIER).ok_or("there is no driver of TCP")?;
-    StackedMessages::new(below, stack, tls).map_err(|refused| refused.to_string())
+    StackedMessages::new(below, stack, tls.as_ref().map(GridTls::ends)).map_err(|refused| refused.to_string())
 }
 
-fn stacks(is_allowed: bool, tls: Option<MakeTls>) -> MakeStack {
+fn stacks(is_allowed: bool, tls: Option<GridTls>) -> MakeStack {
     Arc::new(move |text| {
         if !is_allowed {
             return Err(format!("`{text}`: `{CARRIER}` is excluded by MADRIGAL_METHODS"));
