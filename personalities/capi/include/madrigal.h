@@ -731,14 +731,15 @@ int mdg_end_unpacking(mdg_unpacking unpacking);
 
 /**
  * Opens a receive port named `name`, and puts its handle into *port. `type` is what send ports must have, too: `key=value`, several with
- * commas between them, "" for none. The keys `connection` (one-to-one, one-to-many, many-to-one, many-to-many) and `receive` (explicit,
- * upcall) mean something here; all others are the program's. mdg_address() of the port is what others connect to. Does not block.
+ * commas between them, "" for none. The keys `connection` (one-to-one, one-to-many, many-to-one, many-to-many), `receive` (explicit, upcall)
+ * and `stack` (such as adoc/tls/stripe(4)/tcp: what carries the messages, and nothing else does) mean something here; all others are the
+ * program's. mdg_address() of the port is what others connect to. Does not block.
  *
  * Ports answer others, and see that these are gone, while a thread of the process is in a call of a port, and then only. mdg_close() tells
  * its senders, and throws away what was not received.
  *
- * Returns 0, or MDG_EINUSE (there is one of that name), MDG_EUNUSABLE (no driver of messages works here), MDG_EINVAL, MDG_EHANDLE,
- * MDG_ETYPE, MDG_EFULL, MDG_EFORKED.
+ * Returns 0, or MDG_EINUSE (there is one of that name), MDG_EUNUSABLE (no driver of messages works here, or there cannot be such a stack),
+ * MDG_EINVAL, MDG_EHANDLE, MDG_ETYPE, MDG_EFULL, MDG_EFORKED.
  */
 int mdg_receive_port_open(mdg_runtime runtime,
                           const char *name,

@@ -24,6 +24,8 @@ madrigal_tests::trials![
     sends_messages_over_tcp,
     ports_send_over_shared_memory,
     ports_send_over_tcp,
+    ports_send_over_a_stack,
+    sends_messages_over_a_stack,
     has_examples_that_run,
     survives_random_calls,
     compiles_as_cpp,
@@ -274,6 +276,22 @@ fn ports(methods: &str) {
     let folder = Folder::prefix(&format!("ports-{methods}"));
     let program = folder.compile(C, "ports");
     folder.run_with(&program, &[], &[("MADRIGAL_METHODS", methods)]);
+}
+
+/// By an attribute of the ports, beside shared memory that carries all else.
+fn ports_send_over_a_stack() {
+    let folder = Folder::prefix("ports-stack");
+    let program = folder.compile(C, "ports");
+    folder.run_with(&program, &["adoc/stripe(2)/tcp"], &[]);
+}
+
+/// All messages between the processes, by the environment.
+fn sends_messages_over_a_stack() {
+    let folder = Folder::prefix("circuit-stack");
+    let program = folder.compile(C, "circuit");
+    let stack = ("MADRIGAL_MESSAGE_STACK", "adoc/stripe(2)/tcp");
+    let output = folder.run_with(&program, &[], &[("MADRIGAL_METHODS", "tcp"), stack]);
+    assert!(output.contains("\"driver\":\"adoc/stripe(2)/tcp\""), "{output}");
 }
 
 fn has_examples_that_run() {

@@ -68,6 +68,22 @@ class Ports(unittest.TestCase):
         with self.assertRaises(TypeError):
             out.send(object())
 
+    def test_a_stack_carries_the_messages(self) -> None:
+        kind = "unit=metre, stack=adoc/stripe(2)/tcp"
+        child, address = self.peer(f"port = madrigal.ReceivePort(runtime, 'all', {kind!r})\n"
+                                   "print(port.address, flush=True)\n"
+                                   "with port.receive(timeout=60) as message:\n"
+                                   "    print(message.take(), message.take() == array.array('d', range(100000)))\n")
+        stacked = child.stdout.readline().strip()
+        with madrigal.SendPort(self.runtime, "out", kind) as out:
+            with self.assertRaisesRegex(madrigal.Refused, r"stack=adoc/stripe\(2\)/tcp, the receive port no stack"):
+                out.connect(address, timeout=WATCHDOG)
+            out.connect(stacked, timeout=WATCHDOG)
+            self.assertEqual(out.send(7, array.array("d", range(100000))), 1)
+        self.assertEqual(output(child).splitlines(), ["7 True"])
+        with self.assertRaisesRegex(madrigal.Error, "what is enciphered cannot be compressed"):
+            madrigal.SendPort(self.runtime, "out", "stack=tls/adoc/tcp")
+
     def test_a_receiver_that_is_killed_is_told(self) -> None:
         child, address = self.peer("while True: port.receive(timeout=60).close()\n")
         out = madrigal.SendPort(self.runtime, "out", "unit=metre")

@@ -1,6 +1,6 @@
 //! Ports whose type names a stack of adapters, in processes that have a driver of messages beside it.
 //!
-//! Features (docs/features.md): I2, I5, I8, I12.
+//! Features (docs/features.md): I2, I5, I8, B14.
 
 use std::sync::Arc;
 use std::thread;

@@ -220,8 +220,8 @@ pub(crate) enum PerfOf {
 /// `madrigal perf vlink`, `madrigal perf circuit` and `madrigal perf port`.
 #[derive(Args)]
 pub(crate) struct Vlink {
-    /// The driver to measure: shm or tcp; a circuit also by fabric:NAME, a provider of libfabric's; a VLink also with a stack of
-    /// adapters, such as adoc/stripe(2)/tcp
+    /// The driver to measure: shm or tcp; messages also by fabric:NAME, a provider of libfabric's; or a stack of adapters, such as
+    /// adoc/stripe(2)/tcp
     #[arg(long, alias = "driver", default_value = "shm", value_parser = measured)]
     pub(crate) method: String,
     /// Bytes of a message

@@ -92,7 +92,10 @@ pub fn crowd(method: &str, size: usize, iterations: u32, peers: usize) -> Result
     let (size, iterations) = (job.size, job.iterations);
     match Way::of(method)? {
         Way::Driver(_) => {}
-        Way::Stacked(_) => return Err(PerfError::Method { method: method.to_owned() }),
+        Way::Stacked(_) => {
+            let why = "peers that are idle are connected by TCP alone".to_owned();
+            return Err(PerfError::Stack { stack: method.to_owned(), why });
+        }
     }
     let mut crowd =
         Crowd { method: method.to_owned(), size, iterations, peers, alone_ns: Vec::new(), among_ns: Vec::new() };

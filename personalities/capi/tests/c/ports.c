@@ -1,4 +1,5 @@
-/* Ports among three processes: every kind of item to two receivers at once, what is refused and why, a message at a time, a killed process. */
+/* Ports among three processes: every kind of item to two receivers at once, what is refused and why, a message at a time, a killed process.
+   usage: ports [STACK], what carries the messages */
 #include "check.h"
 #include <signal.h>
 #include <sys/wait.h>
@@ -9,6 +10,7 @@ static const int64_t TIME = INT64_C(20000000000);
 
 static mdg_runtime runtime;
 static double numbers[LONG];
+static char type[ADDRESS] = "unit=metre", other_type[ADDRESS] = "unit=foot";
 
 static void put(int fd, const char *text)
 {
@@ -35,10 +37,11 @@ static void receive(int in, int out, const char *name)
     int32_t three[3];
     static double got[LONG];
     CHECK(mdg_runtime_open(&runtime) == 0);
-    CHECK(mdg_receive_port_open(runtime, name, "unit=metre", &port) == 0);
+    CHECK(mdg_receive_port_open(runtime, name, type, &port) == 0);
     CHECK(mdg_receive_port_open(runtime, name, "", &other) == MDG_EINUSE);
     CHECK(mdg_receive_port_open(runtime, "x", "connection=few", &other) == MDG_EINVAL);
     CHECK(strstr(mdg_error_text(), "one-to-one") != NULL);
+    CHECK(mdg_receive_port_open(runtime, "x", "stack=tls/adoc/tcp", &other) == MDG_EUNUSABLE);
     CHECK(mdg_address(port, text, sizeof text) > 0);
     put(out, text);
     CHECK(mdg_port_receive(port, TIME, &incoming) == 0);
@@ -80,7 +83,7 @@ static void receive(int in, int out, const char *name)
         CHECK(mdg_port_receive(port, INT64_C(10000000), &incoming) == MDG_ETIMEDOUT);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     int down[2][2], up[2][2], i;
     pid_t child[2];
@@ -91,6 +94,10 @@ int main(void)
     int8_t small = -7;
     uint64_t wide = 77;
     int32_t three[3] = {1, 2, -3};
+    if (argc > 1) {
+        snprintf(type, sizeof type, "unit=metre, stack=%s", argv[1]);
+        snprintf(other_type, sizeof other_type, "unit=foot, stack=%s", argv[1]);
+    }
     for (i = 0; i < LONG; i++)
         numbers[i] = i / 7.0;
     for (i = 0; i < 2; i++) {
@@ -104,8 +111,8 @@ int main(void)
     CHECK(mdg_runtime_open(&runtime) == 0);
     for (i = 0; i < 2; i++)
         get(up[i][0], to[i]);
-    CHECK(mdg_send_port_open(runtime, "out", "unit=metre", &out) == 0);
-    CHECK(mdg_send_port_open(runtime, "out", "unit=foot", &wrong) == 0);
+    CHECK(mdg_send_port_open(runtime, "out", type, &out) == 0);
+    CHECK(mdg_send_port_open(runtime, "out", other_type, &wrong) == 0);
     CHECK(mdg_message_new(out, &message) == 0);
     CHECK(mdg_port_send(out, message) == MDG_EGONE);
     CHECK(mdg_port_connect(wrong, to[0], TIME) == MDG_EREFUSED);

@@ -13,8 +13,8 @@
 //!
 //! What a message costs: a short one is copied into the adapters, and goes by one system call of each connection that carries a part of it.
 //! At the other end it is found by one look of the engine (epoll_wait(2)), which every poll has while something is going on, and read by
-//! one receive; then it is copied once, out of the adapters, to where the layer above wants it. Each of those receives allocates what
-//! calls back, 48 bytes. Acknowledgements of a `stripe` are sends and receives of their own, at most one each for 10 ms, or for 64 KiB.
+//! one receive; then it is copied once, out of the adapters, to where the layer above wants it. Memory is allocated five times for a message by
+//! `adoc` or `stripe`, seven times by `adoc/tls/stripe` (`testkit/tests/allocations.rs`). Acknowledgements of a `stripe` are sends and receives of their own, at most one each for 10 ms, or for 64 KiB.
 //!
 //! What a link costs: the adapters ([`madrigal_adapters::stripe::Limits`]), and 128 KiB for each connection.
 
