@@ -3,7 +3,7 @@
 //!
 //! Features (docs/features.md): A1, A2, A3, A5, B1, B4, B5, D5, D6, P1, P3, P4, P5.
 
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
@@ -321,14 +321,24 @@ fn has_examples_that_run() {
     let output = folder.example("echo", &["ask", card.trim()]);
     assert!(output.starts_with("hello\n{") && output.contains("\"driver\":\"shm\""), "{output}");
     assert!(server.wait().expect("it ends").success());
-    let mut taker = folder.command(&folder.0.join("ports"), &["take"]).stdout(Stdio::piped()).spawn().expect("it runs");
-    let (mut printed, mut address) = (BufReader::new(taker.stdout.take().expect("it is piped")), String::new());
+    assert_eq!(two(&folder, "ports", ["take", "give"]), ["temperature of step 7, 283.0 at the end\n", ""]);
+    let met = ["the ocean has 284.000 K\n", "the air has 284.000 K\n"];
+    assert_eq!(two(&folder, "coupled", ["ocean", "air"]), met);
+    assert_eq!(job(&folder, "4", &folder.0.join("parameters"), &[]), ["the parameters' sum is 300000.0"]);
+    let counted = "9592 primes below 100000, counted by 3 workers";
+    assert_eq!(job(&folder, "4", &folder.0.join("workers"), &[]), [counted]);
+}
+
+/// What two processes of an example print, of which the first one prints an address for the second, too.
+fn two(folder: &Folder, name: &str, [first, second]: [&str; 2]) -> [String; 2] {
+    let mut other = folder.command(&folder.0.join(name), &[first]).stdout(Stdio::piped()).spawn().expect("it runs");
+    let mut printed = BufReader::new(other.stdout.take().expect("it is piped"));
+    let (mut address, mut told) = (String::new(), String::new());
     printed.read_line(&mut address).expect("an address");
-    folder.example("ports", &["give", address.trim()]);
-    let mut told = String::new();
-    printed.read_line(&mut told).expect("what came");
-    assert_eq!(told, "temperature of step 7, 283.0 at the end\n");
-    assert!(taker.wait().expect("it ends").success());
+    let here = folder.example(name, &[second, address.trim()]);
+    printed.read_to_string(&mut told).expect("what it prints");
+    assert!(other.wait().expect("it ends").success());
+    [told, here]
 }
 
 /// The same seeds each time, and a fresh one; `MADRIGAL_CAPI_FUZZ=SEEDS` for more.

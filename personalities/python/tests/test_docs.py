@@ -37,6 +37,22 @@ class Examples(unittest.TestCase):
         script = [sys.executable, str(EXAMPLES / "parameters.py")]
         self.assertEqual(self._run(str(RELEASE / "madrigal"), "run", "-n", "4", *script), "the parameters' sum is 300000.0\n")
 
+    def test_workers(self) -> None:
+        script = [sys.executable, str(EXAMPLES / "workers.py")]
+        told = self._run(str(RELEASE / "madrigal"), "run", "-n", "4", *script)
+        self.assertEqual(told, "9592 primes below 100000 counted by 3 workers\n")
+
+    def test_coupled(self) -> None:
+        script = [sys.executable, str(EXAMPLES / "coupled.py")]
+        ocean = subprocess.Popen([*script, "ocean"], env=environment(), stdout=subprocess.PIPE, text=True)
+        try:
+            self.assertEqual(self._run(*script, "air", ocean.stdout.readline().strip()), "the air has 284.000 K\n")
+            self.assertEqual(ocean.communicate(timeout=WATCHDOG), ("the ocean has 284.000 K\n", None))
+            self.assertEqual(ocean.returncode, 0)
+        finally:
+            ocean.kill()
+            ocean.communicate()
+
     def test_pipeline(self) -> None:
         self.assertEqual(self._run(sys.executable, str(EXAMPLES / "pipeline.py")), "the sum is 328350.0 by squares\n")
 

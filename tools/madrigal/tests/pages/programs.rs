@@ -16,10 +16,11 @@ fn with_builds() -> (Terminal, String) {
 }
 
 /// What stands in the home of who reads those pages.
-const EXAMPLES: [&str; 6] = [
+const EXAMPLES: [&str; 7] = [
     "examples/c/hello.c",
     "personalities/classic/examples/ring.c",
     "examples/python/parameters.py",
+    "examples/python/workers.py",
     "examples/drivers/unixsocket.h",
     "examples/drivers/unixstream.c",
     "examples/drivers/unixstream.toml",

@@ -98,6 +98,8 @@ pub(crate) const TABLE: &[Row] = &[
     ("docs/python.md", "make wheel", Checked(BUILDS)),
     ("docs/python.md", "$ madrigal run ", Played("installed")),
     ("docs/run.md", "madrigal run ", Played("run")),
+    ("docs/rust.md", "cargo ", Checked(BUILDS)),
+    ("docs/rust.md", "[dependencies]", Shown("a part of a Cargo.toml")),
     ("docs/suites.md", "tests/suites/run.py", Checked("it fetches and builds suites of others, and runs them: hours")),
     ("docs/suites.md", "tests/suites/run.py --list", Played("scripts")),
     ("docs/two-sites.md", "a1$ madrigal", Elsewhere(GUIDE)),
