@@ -8,7 +8,7 @@ use super::lines::root;
 
 /// The folder of each package.
 fn packages() -> BTreeMap<String, PathBuf> {
-    let groups = ["crates", "personalities", "tools", "fuzz", "."].map(|group| root().join(group));
+    let groups = ["crates", "personalities", "tools", "fuzz", "examples", "."].map(|group| root().join(group));
     let folders = groups.iter().flat_map(|group| std::fs::read_dir(group).into_iter().flatten().flatten());
     let named = folders.filter_map(|entry| {
         let text = std::fs::read_to_string(entry.path().join("Cargo.toml")).ok()?;
