@@ -13,7 +13,8 @@ use madrigal_sys::Errno;
 
 use crate::ends;
 use crate::link::{State, Why};
-use crate::port::{Id, NAME, Port};
+use crate::port::{NAME, Port};
+use crate::traffic::Id;
 use crate::what::What;
 
 const TAKES: &str = "vrp/udp://ADDRESS:PORT with a numeric address";

@@ -8,7 +8,8 @@ use madrigal_base::locator::Locator;
 use madrigal_progress::driver::{ByteRx, ByteTx, Connection, Ends, Read, Signal, Waker, Watched, Wrote};
 
 use crate::link::{Link, Why};
-use crate::port::{Id, NAME, Port};
+use crate::port::{NAME, Port};
+use crate::traffic::Id;
 
 /// What carries it, in errors.
 const VRP: &str = "vrp";

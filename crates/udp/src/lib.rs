@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!   VLink --> ends ---+
-//!                     +--> [ Link: messages, notes ] --> [ Port: QUIC, one socket ] --> UDP
-//!   LossyLink --------+            one for each link            on the engine
+//!                     +--> [ Link: messages, notes ] --> [ Traffic: QUIC, one socket ] --> UDP
+//!   LossyLink --------+            one for each link       behind the lock of a Port
 //! ```
 //! A listener has one socket for all links that it accepts, a connecting end one for its link. Both ends show certificates of one grid, as
 //! links with `tls` do, and neither has the link before the other one is known. Nothing here blocks but what says that it waits, and there is
@@ -24,6 +24,7 @@ mod link;
 pub mod lossy;
 mod note;
 mod port;
+mod traffic;
 mod what;
 
 pub use driver::Udp;

@@ -83,6 +83,8 @@ pub(crate) struct Link {
     pub(crate) writer_waits: bool,
     /// Nobody reads any more.
     pub(crate) is_deaf: bool,
+    /// The other end is still to be told how many messages there were.
+    owes_end: bool,
     closing: Option<Closing>,
     /// When it is over, if it is not open until then.
     until: u64,
@@ -130,6 +132,7 @@ impl Link {
             reader_waits: true,
             writer_waits: false,
             is_deaf: false,
+            owes_end: false,
             closing: None,
             until: now + PATIENCE,
         }
@@ -171,6 +174,7 @@ impl Link {
     /// Passes on what came and what goes. An error: the connection is to be closed with that reason.
     pub(crate) fn pump(&mut self, now: u64, connection: &mut Connection) -> Result<(), (Why, String)> {
         let broken = |broken: Broken| (Why::Corrupt, broken.to_string());
+        self.send_end();
         self.messages.pump(now, connection).map_err(broken)?;
         let before = self.unsettled;
         while let Some(note) = self.messages.take_of(NOTES) {
@@ -374,14 +378,20 @@ impl Link {
         match &mut self.closing {
             Some(closing) => closing.then = then.or(closing.then.take()),
             None => {
-                let is_read = !self.has_more();
-                if self.is_open() && is_read {
-                    self.note(&Note::End(self.sent.clone()));
-                }
+                self.owes_end = self.is_open() && !self.has_more();
                 self.closing = Some(Closing { then, since: usize::MAX, until: 0 });
             }
         }
         self.is_deaf = true;
+    }
+
+    /// Says how many messages there were, once there is room for that.
+    fn send_end(&mut self) {
+        let before = self.unsettled;
+        if self.owes_end {
+            self.note(&Note::End(self.sent.clone()));
+            self.owes_end = self.unsettled == before;
+        }
     }
 
     fn go_on_closing(&mut self, now: u64) {
@@ -396,7 +406,7 @@ impl Link {
     /// Whether it closes, and waits for nothing more.
     pub(crate) fn is_finished(&self, now: u64) -> bool {
         let is_late = |closing: &Closing| closing.until > 0 && now >= closing.until;
-        let over = self.is_settled() || self.why().is_some();
+        let over = (self.is_settled() && !self.owes_end) || self.why().is_some();
         self.closing.as_ref().is_some_and(|closing| over || is_late(closing))
     }
 

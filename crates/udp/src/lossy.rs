@@ -20,7 +20,8 @@ use madrigal_sys::time;
 
 use crate::driver::{Attempt, Udp};
 use crate::link::{Link, Why};
-use crate::port::{Id, NAME, Port};
+use crate::port::{NAME, Port};
+use crate::traffic::Id;
 
 pub use madrigal_adapters::vrp::{Arrived, Class, LONGEST, Lost, Settled};
 

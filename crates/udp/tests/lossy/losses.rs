@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
-use madrigal_udp::lossy::{Arrived, Class, LossyLink, Lost, Received, SendError, Settled};
+use madrigal_udp::lossy::{Arrived, Class, LONGEST, LossyLink, Lost, Received, SendError, Settled};
 
 use crate::bed::{Pair, SECOND, class, within};
 
@@ -14,6 +14,7 @@ pub(crate) static CASES: &[(&str, fn())] = &[
     ("what_is_too_late_fails_at_both_ends", too_late),
     ("the_end_is_behind_the_last_message", the_end),
     ("there_is_no_room_without_end", no_room),
+    ("the_end_of_a_full_link_is_told", full_end),
 ];
 
 /// The content of a message, by its class and number.
@@ -159,6 +160,14 @@ fn the_end() {
     while !matches!(pair.far.send(0, vec![1], None), Err(SendError::Gone { .. })) {
         assert_ne!(pair.far.flush(within(30 * SECOND)), Ok(false), "nothing is in the way");
     }
+}
+
+fn full_end() {
+    let pair = Pair::new(&[class(0)], 0);
+    let sent = (0..).find(|_| pair.near.send(0, vec![1; LONGEST], None).is_err()).expect("it is full");
+    pair.near.close();
+    (0..sent).for_each(|_| drop(receive(&pair.far)));
+    assert_eq!(pair.far.receive(within(30 * SECOND)), Ok(Received::End));
 }
 
 fn no_room() {

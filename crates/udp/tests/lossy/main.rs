@@ -1,7 +1,7 @@
 //! Links of messages over real sockets: what is lost is told to both ends, and is never more than may be; deadlines; who is refused, and
 //! why; peers that are hostile, or killed.
 //!
-//! Features (docs/features.md): N11.
+//! Features (docs/features.md): B11.
 
 mod bed;
 mod losses;
