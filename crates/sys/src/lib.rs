@@ -20,6 +20,7 @@ pub mod piece;
 pub mod process;
 pub mod raw;
 pub mod recent;
+pub mod sealed;
 pub mod signals;
 pub mod spin_lock;
 pub mod tcp;
