@@ -1,6 +1,7 @@
 //! Conformance suites: written once against a contract, run over everything that claims to keep it.
 //!
-//! * [`circuits`], [`send_receive`]: the promises of `Circuit`, and of send ports and receive ports, over any `MessageDriver`;
+//! * [`circuits`], [`send_receive`], [`mailboxes`]: the promises of `Circuit`, of send ports and receive ports, and of mailboxes, over any
+//!   `MessageDriver`;
 //! * [`endpoints`]: the promises of `Endpoint`, over any `MessageDriver`, [awkward] ones included;
 //! * [`drivers`]: the contracts of `progress::driver`, for any `Driver`;
 //! * [`ports`]: the contract of `progress::message`, for any `MessageDriver`;
@@ -20,6 +21,7 @@ pub mod enciphered;
 pub mod endpoints;
 pub mod flaky;
 pub mod hosts;
+pub mod mailboxes;
 pub mod noise;
 pub mod ports;
 pub mod send_receive;

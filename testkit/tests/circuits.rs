@@ -3,7 +3,7 @@
 
 use madrigal_progress::message::MessageDriver;
 use madrigal_testkit::awkward::{Awkward, Ways};
-use madrigal_testkit::{circuits, message_drivers, message_trials, send_receive, stacked, tidy};
+use madrigal_testkit::{circuits, mailboxes, message_drivers, message_trials, send_receive, stacked, tidy};
 
 static WAYS: [Ways; 2] = [Ways { parts: true, copies: false }, Ways { parts: true, copies: true }];
 
@@ -12,6 +12,7 @@ fn main() {
     drivers.extend(stacked::message_drivers());
     let mut trials = message_trials(&drivers, circuits::CASES, circuits::context);
     trials.extend(message_trials(&drivers, send_receive::CASES, send_receive::context));
+    trials.extend(message_trials(&message_drivers(), mailboxes::CASES, mailboxes::context));
     let beside: Vec<_> = ["shm", "tcp"].into_iter().filter_map(madrigal::message_driver).collect();
     trials.extend(message_trials(&beside, send_receive::carried::CASES, send_receive::context));
     let loopback = madrigal::message_driver("loopback").expect("always there");

@@ -18,7 +18,7 @@ use madrigal_progress::driver::{Facts, Place};
 use madrigal_progress::message::{LinkError, LinkIndex, MessageDriver, Placement, Port, Sink};
 use madrigal_proto::frame;
 use madrigal_testkit::watchdog::Watchdog;
-use madrigal_testkit::{message_trials, ports, tidy};
+use madrigal_testkit::{mailboxes, message_trials, ports, tidy};
 
 /// As in `daemon/src/wire.rs`.
 const DONE: u8 = 32;
@@ -31,6 +31,7 @@ mod moves;
 
 fn main() {
     let mut trials = message_trials(&[&Through], ports::CASES, ports::context);
+    trials.extend(message_trials(&[&Through], mailboxes::CASES, mailboxes::context));
     trials.extend([
         trial("the_way_is_told_at_both_ends", paths),
         trial("who_publishes_no_name_is_known_by_its_address", nameless),

@@ -2,8 +2,10 @@
 //!
 //! The other process is this program, started once more with its task in the environment.
 //!
-//! Features (docs/features.md): A7 and A13 (the other process has one thread, its own), B2, B3.
+//! Features (docs/features.md): A7 and A13 (the other process has one thread, its own), B2, B3, L6, L9, L10.
 
+#[path = "two_processes/mailboxes.rs"]
+mod mailboxes;
 #[path = "two_processes/ports.rs"]
 mod ports;
 
@@ -38,6 +40,7 @@ fn main() -> ExitCode {
             ["talk", directory, at] => talk(&dial(directory, at), 2, 1),
             ["flood", directory, at] => flood(&dial(directory, at)),
             ["ports", driver, directory, to] => ports::send_for_ever(driver, directory, to),
+            ["mail", ref rest @ ..] => mailboxes::part(rest),
             _ => return ExitCode::FAILURE,
         }
         return alone();
@@ -53,6 +56,10 @@ fn main() -> ExitCode {
     for driver in own.filter(|driver| driver.name() != "loopback") {
         let name = format!("{}::who_is_connected_to_a_killed_process_learns_of_it", driver.name());
         trials.push(trial(name, move || ports::killed(driver)));
+        let name = format!("{}::mailboxes_of_those_who_are_not_killed_go_on", driver.name());
+        trials.push(trial(name, move || mailboxes::killed(driver)));
+        let name = format!("{}::eight_readers_share_one_copy", driver.name());
+        trials.push(trial(name, move || mailboxes::one_copy(driver)));
     }
     let conclusion = libtest_mimic::run(&Arguments::from_args(), trials);
     tidy();

@@ -42,7 +42,7 @@ pub use certificates::{GridTls, grid_tls, grid_tls_in};
 pub use madrigal_adapters::stack;
 pub use madrigal_base::{config, error, ids, locator, network};
 pub use madrigal_drivers::{DRIVERS, MESSAGE_DRIVERS, added, driver, drivers, fabric, message_driver};
-pub use madrigal_message::{Circuit, Endpoint, Worker, circuit, endpoint, ports, worker as workers};
+pub use madrigal_message::{Circuit, Endpoint, Worker, circuit, endpoint, mailbox, ports, worker as workers};
 pub use madrigal_progress::{engine, wait};
 pub use madrigal_stream::{
     Acceptor, Attempting, Filled, Handler, MakeTls, Op, ReadOp, StackRefused, StackedMessages, VLink, WriteOp,

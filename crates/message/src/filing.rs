@@ -54,6 +54,11 @@ impl Filing {
         }
     }
 
+    /// Makes progress if nothing is complete, and files completions.
+    pub(crate) fn collect(&self) {
+        lock(&self.filed).file(&self.endpoint);
+    }
+
     /// Waits for an operation. It is complete when this returns.
     pub(crate) fn wait(&self, kind: Kind, token: u64) -> Completion {
         loop {

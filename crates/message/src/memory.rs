@@ -92,6 +92,11 @@ impl Block {
         Self(vec![0; len].into_boxed_slice())
     }
 
+    /// As [`Block::new`], of a length that a peer has told: no memory is taken before it is written. `None`: there is not so much.
+    pub(crate) fn try_new(len: u64) -> Option<Self> {
+        bytemuck::allocation::try_zeroed_slice_box(usize::try_from(len).ok()?).ok().map(Self)
+    }
+
     /// The memory, lent until the block is dropped: the lender keeps the block until the port is done with it.
     #[allow(unsafe_code)]
     pub(crate) fn piece(&mut self) -> Piece {

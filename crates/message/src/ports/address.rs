@@ -7,7 +7,7 @@ use madrigal_base::node::NodeAddress;
 
 use super::error::LONGEST_NAME;
 
-/// Where a receive port is: its name, and the process it belongs to. As text, `NAME@` and the process's address in hexadecimal digits.
+/// Where a receive port or a mailbox is: its name, and the process it belongs to. As text, `NAME@` and the process's address in hexadecimal digits.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PortAddress {
     /// Its name.
@@ -18,7 +18,7 @@ pub struct PortAddress {
 
 /// Why a text is no [`PortAddress`].
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("`{0}` is no address of a port: NAME@HEX, as a receive port has it")]
+#[error("`{0}` is no address of a port or a mailbox: NAME@HEX, as these have it")]
 pub struct AddressError(String);
 
 impl fmt::Display for PortAddress {
@@ -43,6 +43,7 @@ impl FromStr for PortAddress {
     }
 }
 
-pub(super) fn is_name(name: &str) -> bool {
+/// Whether a text is a name of a port, or of a mailbox.
+pub(crate) fn is_name(name: &str) -> bool {
     !name.is_empty() && name.len() <= LONGEST_NAME && !name.chars().any(char::is_control)
 }

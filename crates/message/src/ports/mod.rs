@@ -28,6 +28,7 @@ mod send;
 mod state;
 mod wire;
 
+pub(crate) use address::is_name;
 pub use address::{AddressError, PortAddress};
 pub use elements::{Element, Number, Order};
 pub use error::PortError;

@@ -15,6 +15,7 @@
 //! ```
 
 use super::elements::{Number, Order};
+use crate::fields::{Reader, write_text};
 
 /// Arrays with more bytes than this travel alone, straight from the sender's memory to the receiver's.
 pub const BULK: usize = 4 << 10;
@@ -105,14 +106,8 @@ impl Call {
             4 => Self::Closed { connection: rest.u32()? },
             _ => return None,
         };
-        rest.0.is_empty().then_some(call)
+        rest.is_empty().then_some(call)
     }
-}
-
-fn write_text(bytes: &mut Vec<u8>, text: &str) {
-    let text = text.get(..text.floor_char_boundary(usize::from(u16::MAX))).unwrap_or_default();
-    bytes.extend(u16::try_from(text.len()).unwrap_or(0).to_le_bytes());
-    bytes.extend(text.as_bytes());
 }
 
 /// An item at the front of what is left of a head.
@@ -196,32 +191,6 @@ impl Front {
             }
         };
         (rest.len().checked_sub(front.lead)? >= front.inside).then_some(front)
-    }
-}
-
-/// Takes numbers and texts off the front of bytes.
-struct Reader<'a>(&'a [u8]);
-
-impl Reader<'_> {
-    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
-        let (front, rest) = self.0.split_first_chunk()?;
-        self.0 = rest;
-        Some(*front)
-    }
-
-    fn u32(&mut self) -> Option<u32> {
-        self.array().map(u32::from_le_bytes)
-    }
-
-    fn u64(&mut self) -> Option<u64> {
-        self.array().map(u64::from_le_bytes)
-    }
-
-    fn short_text(&mut self) -> Option<String> {
-        let length = usize::from(u16::from_le_bytes(self.array()?));
-        let (text, rest) = self.0.split_at_checked(length)?;
-        self.0 = rest;
-        String::from_utf8(text.to_vec()).ok()
     }
 }
 

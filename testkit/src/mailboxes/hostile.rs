@@ -1,0 +1,100 @@
+//! Processes that send what no process with mailboxes sends.
+
+use madrigal::endpoint::Send;
+use madrigal::mailbox::{Data, Filter, Held, Policy};
+use madrigal_sys::piece::Piece;
+
+use super::common::{Context, after, bytes, got, letter, soon};
+use crate::noise::Noise;
+
+/// A call with fields that are likely: numbers are small, so that some name what there is.
+fn call(noise: &mut Noise) -> Vec<u8> {
+    let code = 1 + noise.below(17) as u8;
+    let mut bytes = vec![1, code];
+    let mut small = |bytes: &mut Vec<u8>, len: usize| {
+        let number = [noise.below(12) as u64, noise.next_u64()][usize::from(noise.below(20) == 0)];
+        bytes.extend(&number.to_le_bytes()[..len]);
+    };
+    match code {
+        1 => {
+            small(&mut bytes, 4);
+            for text in ["in", "stranger"] {
+                bytes.extend((text.len() as u16).to_le_bytes());
+                bytes.extend(text.as_bytes());
+            }
+        }
+        4 => {
+            small(&mut bytes, 4);
+            bytes.extend([1, noise.below(3) as u8]);
+            let mut small = |bytes: &mut Vec<u8>| bytes.extend((noise.below(12) as u64).to_le_bytes());
+            (0..3).for_each(|_| small(&mut bytes));
+            bytes.push(1);
+            small(&mut bytes);
+            bytes.push(0);
+        }
+        6 => {
+            small(&mut bytes, 4);
+            bytes.push(1);
+        }
+        5 => {
+            small(&mut bytes, 4);
+            bytes.push(1);
+            small(&mut bytes, 4);
+        }
+        2 => (0..3).for_each(|_| small(&mut bytes, 4)),
+        7 | 8 => small(&mut bytes, 4),
+        9 => (0..2).for_each(|_| small(&mut bytes, 8)),
+        10 | 11 => small(&mut bytes, 8),
+        12 => {
+            (0..3).for_each(|_| small(&mut bytes, 8));
+            bytes.extend([0, 0, 0]);
+        }
+        _ => bytes.extend((0..noise.below(60)).map(|_| noise.next_u64() as u8)),
+    }
+    bytes
+}
+
+/// Calls that are none, or of others' numbers, harm nobody but their sender; nothing of them is left.
+pub(super) fn nonsense(c: &Context) {
+    let [sender, receiver] = c.processes();
+    receiver.all.offer(1 << 20);
+    let (out, into) = (sender.mailbox("out", 4), receiver.mailbox("in", 4));
+    let worker = c.worker();
+    let endpoint = worker.endpoint(worker.space()).expect("opens");
+    let to = endpoint.peer(&into.address().node);
+    let mut noise = Noise::new(77);
+    for round in 0..3000u64 {
+        let bytes = call(&mut noise);
+        // SAFETY: injected, so that the bytes are read before the call returns.
+        #[allow(unsafe_code)]
+        let parts = [unsafe { Piece::lend(bytes.as_ptr(), bytes.len()) }];
+        let send = Send { to, tag: None, data: None, parts: &parts, token: 0, inject: true, delivery: false };
+        while endpoint.send(&send).is_err() {
+            worker.progress();
+        }
+        worker.progress();
+        if round % 100 == 0 {
+            let data = super::common::bytes(round, 10_000);
+            let policy = if round % 200 == 0 { Policy::Sender } else { Policy::Receiver };
+            assert_eq!(out.put(&[into.address()], letter(round, policy), Data::Bytes(&data), soon()), Ok(1));
+            let source = Some(out.address());
+            let header = into.wait(&Filter { source, ..Filter::default() }, soon()).expect("open").expect("a message");
+            assert_eq!(into.get(header.id, soon()).as_deref().ok(), Some(&data[..]));
+        }
+    }
+    drop(endpoint);
+    drop(worker);
+    // What it claimed to have is got by nobody, and let go of.
+    let left = || into.list(&Filter { tag: None, ..Filter::default() }, 99);
+    for header in left() {
+        assert_eq!(header.source.name, "stranger");
+        let _ = into.get(header.id, after(1_000_000));
+        into.discard(header.id)
+            .or_else(|_| if left().iter().any(|at| at.id == header.id) { Err(()) } else { Ok(()) })
+            .expect("it goes");
+    }
+    receiver.comes_to_hold(Held::default());
+    let data = bytes(1, 100_000);
+    assert_eq!(out.put(&[into.address()], letter(1, Policy::Receiver), Data::Bytes(&data), soon()), Ok(1));
+    assert_eq!(&got(&into).1[..], &data);
+}
