@@ -39,6 +39,7 @@ use crate::local::forward::Forward;
 use crate::local::parked::Parked;
 use crate::log::Log;
 use crate::poll::{Poll, Token};
+use crate::pools::Pools;
 use crate::routing::advertisements::Advertisements;
 use crate::routing::known::KnownFile;
 use crate::socket;
@@ -128,6 +129,7 @@ pub struct Daemon {
     /// The control socket.
     pub(crate) listener: OwnedFd,
     pub(crate) runtime: Runtime,
+    pub(crate) pools: Pools,
     _lock: Lock,
 }
 
@@ -145,7 +147,7 @@ impl Daemon {
         let ports = start::listen(&grid, own_index, credentials.as_ref().err())?;
         let listener = socket::listen_unix(&runtime.socket()).map_err(|errno| StartError::Local { errno })?;
         let (now, (known_file, problem)) = (now_ns(), KnownFile::new(runtime.known()));
-        let mut daemon = Self {
+        let daemon = Self {
             peers: grid.hosts.iter().map(|_| Peer::new(now)).collect(),
             grid,
             source: Source::default(),
@@ -196,19 +198,19 @@ impl Daemon {
             notifier: Notifier::new(now),
             listener,
             runtime,
+            pools: Pools::default(),
             _lock: lock,
         };
-        daemon.begin(ports, problem.as_deref()).map_err(|errno| StartError::System { errno })?;
-        Ok(daemon)
+        daemon.begin(ports, problem.as_deref()).map_err(|errno| StartError::System { errno })
     }
 
     /// Listens, logs what is wrong with its files, and writes the hosts file for programs.
-    fn begin(&mut self, ports: Vec<OwnedFd>, problem: Option<&str>) -> Result<(), Errno> {
+    fn begin(mut self, ports: Vec<OwnedFd>, problem: Option<&str>) -> Result<Self, Errno> {
         self.register(ports)?;
         problem.iter().for_each(|problem| self.log_line(problem));
         self.write_hosts();
         self.open_relay_quic();
-        Ok(())
+        Ok(self)
     }
 
     /// This host.

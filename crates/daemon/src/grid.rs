@@ -7,6 +7,7 @@
 //! ```
 
 mod file;
+mod pools;
 mod rule;
 mod rules;
 
@@ -16,6 +17,7 @@ use madrigal_base::network::Ports;
 use madrigal_document::{Document, FileError, Table, Value};
 
 pub use file::read_text;
+pub use pools::PoolSettings;
 pub use rule::Rule;
 
 /// The default port of daemons.
@@ -41,6 +43,8 @@ pub struct Grid {
     pub hosts: Vec<Host>,
     /// In the order of the file.
     pub rules: Vec<Rule>,
+    /// Where pools are kept.
+    pub pools: PoolSettings,
 }
 
 /// A site: hosts in one place.
@@ -95,7 +99,7 @@ impl Grid {
     /// Reads a file's text; `file` is named in errors.
     pub fn read(file: &str, text: &str) -> Result<Self, FileError> {
         Document::new(file, text).read(|top| {
-            top.only(&["trusted", "plain", "site", "rule"])?;
+            top.only(&["trusted", "plain", "site", "rule", "pools"])?;
             let mut grid = Self { trusted: flag(&top, "trusted")?, plain: flag(&top, "plain")?, ..Self::default() };
             for (name, table) in top.tables("site")? {
                 grid.read_site(name, &table)?;
@@ -112,6 +116,10 @@ impl Grid {
                 let rule = grid.read_rule(name, &table)?;
                 grid.rules.push(rule);
             }
+            let pools = top.get("pools").map(|value| value.table()).transpose()?;
+            let first = grid.hosts.iter().find(|host| host.relay).or(grid.hosts.first());
+            let first = first.map_or("", |host| host.name.as_str());
+            grid.pools = PoolSettings::read(pools.as_ref(), first, |name| grid.host(name).is_some())?;
             Ok(grid)
         })
     }
@@ -319,6 +327,15 @@ mod tests {
     }
 
     #[test]
+    fn the_first_relay_keeps_the_pools_or_the_first_host_or_whom_the_file_names() {
+        let keeper = |more: &str| {
+            let text = format!("[site.a]\nhosts = {{ a1 = [], a2 = [], a3 = [] }}\n{more}");
+            Grid::read("grid.toml", &text).unwrap().pools.keeper
+        };
+        assert_eq!([keeper(""), keeper("relay = 'a2'\n"), keeper("[pools]\nkeeper = 'a3'\n")], ["a1", "a2", "a3"]);
+    }
+
+    #[test]
     fn who_may_connect_and_whose_streams_are_carried() {
         let text = "[site.a]\nhosts = { a1 = [], a2 = [] }\n[site.b]\nhosts.b1 = []\nfrom = ['a', 'c1']\ndeny = 'a2'\n\
             [site.c]\nhosts = { c1 = [], c2 = [] }\nrelay = 'c1'\ncarries = ['a1', 'b']\n";
@@ -414,6 +431,10 @@ mod tests {
             (
                 "[site.a]\nhosts.a1 = []\n[rule.x]\nforbid = 'relay'\nhosts = 'a2'\n",
                 "grid.toml:5: rule.x.hosts: the grid has no host `a2`",
+            ),
+            (
+                "[site.a]\nhosts.a1 = []\n[pools]\nkeeper = 'a2'\n",
+                "grid.toml:4: pools.keeper: the grid has no host `a2`",
             ),
             ("trusted = 1\n", "grid.toml:1: trusted: must be true or false"),
         ];

@@ -7,6 +7,7 @@
 //!  streams/     what goes over links: calls, egress, pipes, relaying, migration to another way
 //!  datagrams/   datagrams of local programs to ports of other hosts, by QUIC or by a stream
 //!  local/       programs of this host: parked connects, forwarded ports, the hosts file
+//!  pools/       processes that find each other by a name, on a thread of their own
 //!  control/     requests of commands: the control socket, status, explanations, the runtime directory
 //!
 //!  daemon       the state, and its construction        wire         frames and messages
@@ -31,6 +32,7 @@ mod link;
 mod local;
 mod log;
 mod poll;
+mod pools;
 mod routing;
 #[cfg(test)]
 mod simulation;
@@ -45,7 +47,7 @@ pub use control::description::Reloaded;
 pub use control::runtime::{Runtime, RuntimeError};
 pub use control::status::{
     Certificate, Compression, DatagramStatus, Examination, Explanation, Health, LinkConnection, LinkStatus, PeerStatus,
-    State, Status, TrialReport, Tried, WayStatus,
+    PoolMember, PoolStatus, State, Status, TrialReport, Tried, WayStatus,
 };
 pub use daemon::Daemon;
 pub use local::connection::ConnectionStatus;

@@ -5,14 +5,14 @@
 //!  between daemons    HELLO both ways, or REFUSED with the reason; then the multiplexer
 //!  a stream           opens with a StreamHeader; a connect request is answered by a ConnectReply: code, length (2), text;
 //!                     the answer to a question follows as JSON
-//!  control socket     STATUS, STOP, CONNECT, FORWARD, LINK, ROUTE, CONNECTIONS, VERDICT, RELOAD; answered by DONE or FAILED
+//!  control socket     STATUS, STOP, CONNECT, FORWARD, LINK, ROUTE, CONNECTIONS, VERDICT, RELOAD, POOL; answered by DONE or FAILED
 //! ```
 //! Names of types here may differ from those on the wire; the latter never change within one [`VERSION`].
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-pub(crate) use madrigal_proto::client::{CONNECT, DONE, FAILED, ROUTE, VERDICT};
+pub(crate) use madrigal_proto::client::{CONNECT, DONE, FAILED, POOL, ROUTE, VERDICT};
 use madrigal_proto::frame::{self, Front};
 use madrigal_selector::route::Figures;
 use serde::{Deserialize, Serialize};
@@ -170,6 +170,8 @@ pub(crate) enum Question {
         /// So many of a thousand bytes may be lost.
         tolerance: u32,
     },
+    /// The stream is one to the pools that this daemon keeps: no question, for it lasts.
+    Pools,
     /// The state of this host, and of the ways to another one, whose addresses are tried.
     Check {
         /// The host.

@@ -7,6 +7,8 @@ pub const CONNECT: u8 = 18;
 pub const ROUTE: u8 = 21;
 /// A program requests why its socket, of the cookie in the body, was not connected.
 pub const VERDICT: u8 = 23;
+/// A program wants to join a pool: behind the answer come the frames of `pools/src/wire.rs`.
+pub const POOL: u8 = 25;
 /// It was done; the body is the answer: of a connection, how it goes.
 pub const DONE: u8 = 32;
 /// It was not; the body has the reason.

@@ -88,6 +88,7 @@ impl Daemon {
                 Err(wrong) => Err(wrong),
             },
             wire::RELOAD => self.reload(),
+            wire::POOL => return self.hand_program_over(token, rest),
             wire::LINK => return self.accept_command_link(token),
             wire::FORWARD => target().and_then(|target| match target.datagrams {
                 Some(wanted) => self.begin_datagrams(token, target, wanted),

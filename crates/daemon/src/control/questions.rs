@@ -50,6 +50,10 @@ impl Daemon {
                 Ok(_) => self.refuse_question(requester, "give two different hosts"),
                 Err(why) => self.refuse_question(requester, &why),
             },
+            Question::Pools => {
+                let own = self.own().name.clone();
+                self.handle_pools_question(requester, &own);
+            }
             Question::Datagrams { .. } => self.refuse_question(requester, "the port is one of this host: send there"),
             Question::Check { to: None } => {
                 let health = Examination { health: self.health(), why: None, tried: Vec::new(), relays: self.relays() };

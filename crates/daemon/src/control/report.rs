@@ -33,6 +33,7 @@ impl Daemon {
             processors: madrigal_sys::cpu::usable(),
             peers: peers.collect(),
             datagrams: self.datagram_status(),
+            pools: self.pools.status(),
         };
         serde_json::to_vec(&status).unwrap_or_default()
     }

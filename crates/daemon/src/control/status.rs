@@ -1,5 +1,7 @@
 //! What a daemon reports to its clients. The field names are those of the JSON of `madrigal status`, `why` and `doctor`.
 
+use std::collections::BTreeMap;
+
 use madrigal_selector::route::Figures;
 use serde::{Deserialize, Serialize};
 
@@ -31,6 +33,59 @@ pub struct Status {
     /// The tunnels of datagrams: `madrigal forward --udp`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub datagrams: Vec<DatagramStatus>,
+    /// The pools that it keeps, or that programs of its host are in.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pools: Vec<PoolStatus>,
+}
+
+/// A pool.
+#[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug)]
+pub struct PoolStatus {
+    /// Its name.
+    pub pool: String,
+    /// Where it is kept.
+    pub kept_by: String,
+    /// How many members it is to have; none of an open one.
+    pub size: Option<u32>,
+    /// It has had as many.
+    pub closed: bool,
+    /// It was terminated.
+    pub terminated: bool,
+    /// Its members.
+    pub members: Vec<PoolMember>,
+    /// The winners of its elections, by name; none where the winner is gone.
+    pub elections: BTreeMap<String, Option<u64>>,
+}
+
+/// A member of a pool.
+#[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug)]
+pub struct PoolMember {
+    /// Its number.
+    pub id: u64,
+    /// Its host and site.
+    pub location: String,
+    /// Its rank in a closed pool.
+    pub rank: Option<u32>,
+}
+
+impl PoolStatus {
+    pub(crate) fn new(name: &str, pool: &madrigal_pools::pool::Pool, kept_by: String) -> Self {
+        let view = pool.view();
+        let member = |(id, member): (&u64, &madrigal_pools::Member)| PoolMember {
+            id: *id,
+            location: member.location.clone(),
+            rank: member.rank,
+        };
+        Self {
+            pool: name.to_owned(),
+            kept_by,
+            size: view.size,
+            closed: view.closed,
+            terminated: view.terminated,
+            members: view.members.iter().map(member).collect(),
+            elections: view.elections.iter().map(|(name, one)| (name.clone(), one.winner)).collect(),
+        }
+    }
 }
 
 /// One end of a tunnel of datagrams.

@@ -62,6 +62,7 @@ impl Daemon {
         }
         let datagrams = match request.question {
             Some(Question::Datagrams { within_ms, tolerance }) => Some((within_ms, tolerance)),
+            Some(Question::Pools) => return self.handle_pools_question(Requester::Stream(from), &request.from),
             Some(question) => return self.handle_question(question, Requester::Stream(from)),
             None => None,
         };

@@ -1,0 +1,175 @@
+//! Daemons on loopback, and programs that talk to them; all of it ends with the test.
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use madrigal_pools::{Membership, PoolError, Wish};
+use madrigal_sys::time::now_ns;
+
+use crate::part::PART;
+
+/// Where pools are kept.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Kind {
+    Keeper,
+}
+
+/// A test of a store, and its name.
+pub(crate) type Test = (&'static str, fn(Kind));
+
+/// The watchdog of a wait.
+pub(crate) const LONG: Duration = Duration::from_secs(60);
+
+/// A deadline that no test reaches.
+pub(crate) fn soon() -> Option<u64> {
+    Some(now_ns() + LONG.as_nanos() as u64)
+}
+
+/// Waits until something holds.
+pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !holds() {
+        assert!(begun.elapsed() < LONG, "{what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// A process that is killed at the end.
+pub(crate) struct Process(pub(crate) Child);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Process {
+    pub(crate) fn kill(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+
+    pub(crate) fn signal(&self, signal: rustix::process::Signal) {
+        let pid = rustix::process::Pid::from_raw(self.0.id().cast_signed()).unwrap();
+        rustix::process::kill_process(pid, signal).unwrap();
+    }
+}
+
+/// A grid of hosts on loopback.
+pub(crate) struct Bed {
+    // Ended before the folder is removed.
+    daemons: Vec<Option<Process>>,
+    grid: PathBuf,
+    folder: Folder,
+}
+
+struct Folder(PathBuf);
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+impl Bed {
+    /// Hosts `h0`, `h1` ... with their daemons, of which the first keeps the pools.
+    pub(crate) fn new(kind: Kind, hosts: usize) -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("madrigal-pools-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let folder = Folder(std::env::temp_dir().join(name));
+        std::fs::create_dir(&folder.0).unwrap();
+        let listed = (0..hosts).map(|host| format!("h{host} = '127.0.0.1:{}'", free_port())).collect::<Vec<_>>();
+        let mut text = format!("[site.s]\nhosts = {{ {} }}\n", listed.join(", "));
+        match kind {
+            Kind::Keeper => text += "[pools]\nkeeper = 'h0'\n",
+        }
+        let grid = folder.0.join("grid.toml");
+        std::fs::write(&grid, text).unwrap();
+        let mut bed = Self { daemons: Vec::new(), grid, folder };
+        for host in 0..hosts {
+            bed.daemons.push(None);
+            bed.start(host);
+        }
+        bed
+    }
+
+    /// Starts the daemon of a host, and waits until it takes requests.
+    pub(crate) fn start(&mut self, host: usize) {
+        let (grid, directory) = (self.grid.display(), self.directory(host));
+        let part = format!("daemon {grid} h{host} {}", directory.display());
+        let log = std::fs::File::create(self.folder.0.join(format!("h{host}.log"))).unwrap();
+        let daemon = play(&part).stderr(log.try_clone().unwrap()).stdout(log).stdin(Stdio::null()).spawn().unwrap();
+        self.daemons[host] = Some(Process(daemon));
+        let socket = directory.join("daemon.sock");
+        until("a daemon is up", || std::os::unix::net::UnixStream::connect(&socket).is_ok());
+    }
+
+    pub(crate) fn daemon(&mut self, host: usize) -> &mut Process {
+        self.daemons[host].as_mut().unwrap()
+    }
+
+    pub(crate) fn directory(&self, host: usize) -> PathBuf {
+        self.folder.0.join(format!("run-h{host}"))
+    }
+
+    pub(crate) fn join(&self, host: usize, pool: &str) -> Membership {
+        self.try_join(host, Wish { pool: pool.to_owned(), ..Wish::default() }).unwrap()
+    }
+
+    pub(crate) fn try_join(&self, host: usize, wish: Wish) -> Result<Membership, PoolError> {
+        Membership::join(&[self.directory(host)], wish, soon())
+    }
+
+    /// A member that is a process of its own.
+    pub(crate) fn program(&self, host: usize, pool: &str) -> Program {
+        Program::start(&self.directory(host), pool)
+    }
+}
+
+/// A member that is a process of its own.
+pub(crate) struct Program {
+    pub(crate) process: Process,
+    pub(crate) id: u64,
+    stdin: ChildStdin,
+    stdout: BufReader<ChildStdout>,
+}
+
+impl Program {
+    fn start(directory: &Path, pool: &str) -> Self {
+        let part = format!("member {} {pool}", directory.display());
+        let mut child = play(&part).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let (stdin, stdout) = (child.stdin.take().unwrap(), BufReader::new(child.stdout.take().unwrap()));
+        let mut program = Self { process: Process(child), id: 0, stdin, stdout };
+        program.id = program.line().strip_prefix("joined ").unwrap().parse().unwrap();
+        program
+    }
+
+    /// Tells it a line, and returns the line that it says then.
+    pub(crate) fn ask(&mut self, line: &str) -> String {
+        writeln!(self.stdin, "{line}").unwrap();
+        self.line()
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.stdout.read_line(&mut line).unwrap();
+        line.trim_end().to_owned()
+    }
+}
+
+/// This program, in that part.
+pub(crate) fn play(part: &str) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.env(PART, part);
+    command
+}
+
+/// A port that nobody listens at.
+pub(crate) fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}

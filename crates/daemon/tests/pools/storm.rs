@@ -1,0 +1,169 @@
+//! Processes that join, fight for an election, leave, and are killed at random. A winner takes a lock that is a file: two winners would meet
+//! there.
+
+use std::collections::BTreeMap;
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use madrigal_pools::client::Told;
+use madrigal_pools::{Change, MemberId, Membership, Wish};
+use madrigal_seeds::Random;
+
+use crate::bed::{Bed, Kind, LONG, Process, Test, play, soon};
+
+/// Over each store.
+pub(crate) const TESTS: &[Test] = &[("never_two_winners_in_a_storm_of_processes", never_two_winners)];
+
+/// Processes at one time, and in all.
+const AT_ONCE: usize = 24;
+const IN_ALL: usize = 200;
+
+/// Death of a rival that met another winner.
+const MET: u8 = 3;
+
+/// One of them: joins, wants to be elected, and if it is, takes the lock for a moment. Then it leaves, dies, or begins anew.
+pub(crate) fn rival(directory: &str, pool: &str, seed: u64) {
+    let mut random = Random::new(seed);
+    let directory = PathBuf::from(directory);
+    let lock = directory.with_file_name("winner");
+    let wish = Wish { pool: pool.to_owned(), blob: std::process::id().to_string().into_bytes(), ..Wish::default() };
+    let member = Membership::join(&[directory], wish, soon()).unwrap();
+    loop {
+        let (winner, _) = member.elect("master", false, soon()).unwrap();
+        if winner == member.id() {
+            take(&lock);
+            std::thread::sleep(Duration::from_millis(random.below(20)));
+            if random.once_in(3) {
+                let own = rustix::process::getpid();
+                rustix::process::kill_process(own, rustix::process::Signal::KILL).unwrap();
+            }
+            std::fs::remove_file(&lock).unwrap();
+            return member.leave(soon()).unwrap();
+        }
+        if random.once_in(40) {
+            return;
+        }
+        // Until something has changed.
+        let _ = member.next_event(Some(madrigal_sys::time::now_ns() + 50_000_000));
+    }
+}
+
+/// Takes the lock: nobody has it, or one that is dead.
+fn take(lock: &std::path::Path) {
+    let own = lock.with_file_name(format!("winner-{}", std::process::id()));
+    let mut file = std::fs::File::create(&own).unwrap();
+    write!(file, "{}", std::process::id()).unwrap();
+    if let Ok(holder) = std::fs::read_to_string(lock) {
+        let state = std::fs::read_to_string(format!("/proc/{holder}/stat")).unwrap_or_default();
+        // Its sockets are closed before it is a zombie: from PF_EXITING (4) on, it does nothing more (proc_pid_stat(5), `flags`).
+        let rest: Vec<&str> = state.rsplit(") ").next().unwrap_or_default().split(' ').collect();
+        let flags = rest.get(6).map_or(4, |flags| flags.parse::<u32>().unwrap_or(0));
+        if flags & 4 == 0 {
+            eprintln!("{} met {holder}: {state}", std::process::id());
+            std::process::exit(i32::from(MET));
+        }
+    }
+    std::fs::rename(own, lock).unwrap();
+}
+
+fn never_two_winners(kind: Kind) {
+    let bed = Bed::new(kind, 3);
+    let seed = std::env::var("SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(std::process::id().into());
+    println!("{kind:?}: SEED={seed}");
+    let mut random = Random::new(seed);
+    let watch = bed.join(0, "storm");
+    let mut running: Vec<Process> = Vec::new();
+    let (mut begun, mut killed_at) = (0, BTreeMap::<u32, Instant>::new());
+    let mut seen = Seen::default();
+    let started = Instant::now();
+    while begun < IN_ALL || !running.is_empty() {
+        assert!(started.elapsed() < 5 * LONG, "{begun} begun, {} run", running.len());
+        while begun < IN_ALL && running.len() < AT_ONCE {
+            let host = random.below(3) as usize;
+            let part = format!("rival {} storm {}", bed.directory(host).display(), random.any());
+            running.push(Process(play(&part).stdin(Stdio::null()).spawn().unwrap()));
+            begun += 1;
+        }
+        // One that has joined, or any.
+        let members: Vec<u32> = seen.pids.values().copied().filter(|pid| *pid != 0).collect();
+        let chosen = members.get(random.below(members.len() as u64) as usize).filter(|_| !random.once_in(8)).copied();
+        let at = running.iter().position(|one| chosen == Some(one.0.id()) || (chosen.is_none() && random.once_in(8)));
+        if let Some(at) = at {
+            killed_at.insert(running[at].0.id(), Instant::now());
+            running[at].kill();
+        }
+        running.retain_mut(|process| {
+            let ended = process.0.try_wait().unwrap();
+            assert_ne!(ended.and_then(|status| status.code()), Some(i32::from(MET)), "two winners at one time");
+            assert_ne!(ended.and_then(|status| status.code()), Some(101), "a rival failed");
+            ended.is_none()
+        });
+        while let Some(told) = watch.next_event(Some(madrigal_sys::time::now_ns() + 10_000_000)).unwrap() {
+            seen.see(told, &killed_at);
+        }
+    }
+    // All are gone, and that is told.
+    while watch.view(|view| view.members.len()) > 1 {
+        if let Some(told) = watch.next_event(soon()).unwrap() {
+            seen.see(told, &killed_at);
+        }
+    }
+    let most = seen.told_after.iter().max().copied().unwrap_or_default();
+    println!(
+        "{kind:?}: {} joined, {} left, {} died, {} elections; the latest of {} deaths by kill -9 was told after {most:?}",
+        seen.joined,
+        seen.left,
+        seen.died,
+        seen.elected,
+        seen.told_after.len()
+    );
+    assert!(seen.elected > 10 && seen.died > 10 && seen.joined > IN_ALL / 2);
+}
+
+/// What the member that watches was told.
+#[derive(Default)]
+struct Seen {
+    pids: BTreeMap<MemberId, u32>,
+    winner: Option<MemberId>,
+    next: Option<u64>,
+    joined: usize,
+    left: usize,
+    died: usize,
+    elected: usize,
+    told_after: Vec<Duration>,
+}
+
+impl Seen {
+    fn see(&mut self, told: Told, killed_at: &BTreeMap<u32, Instant>) {
+        let Told::Event(event) = told else { panic!("it reads all: {told:?}") };
+        assert!(self.next.is_none_or(|next| next == event.number), "a number is missing");
+        self.next = Some(event.number + 1);
+        match event.change {
+            Change::Joined { member, details } => {
+                self.joined += 1;
+                let pid = String::from_utf8(details.blob).unwrap().parse().unwrap_or(0);
+                assert!(self.pids.insert(member, pid).is_none());
+            }
+            Change::Left { member } => {
+                self.left += 1;
+                self.pids.remove(&member).unwrap();
+            }
+            Change::Died { member } => {
+                self.died += 1;
+                let pid = self.pids.remove(&member).unwrap();
+                self.told_after.extend(killed_at.get(&pid).map(Instant::elapsed));
+            }
+            Change::Elected { winner, .. } => {
+                self.elected += 1;
+                assert!(self.winner.replace(winner).is_none() && self.pids.contains_key(&winner));
+            }
+            Change::Vacant { .. } => {
+                let gone = self.winner.take().unwrap();
+                assert!(!self.pids.contains_key(&gone));
+            }
+            _ => {}
+        }
+    }
+}
