@@ -6,6 +6,7 @@ mod commands;
 #[path = "../common/mod.rs"]
 mod common;
 mod connections;
+mod coupled;
 mod cuts;
 mod daemons;
 mod grid;
@@ -44,6 +45,7 @@ madrigal_tests::trials![
     commands::settings_are_refused_with_an_example,
     commands::several_labs_have_names,
     commands::what_is_killed_is_told_and_leaves_nothing,
+    coupled::two_codes_of_two_sites_come_to_one_temperature,
     daemons::nat_left_works_both_ways,
     daemons::one_way_firewall_works_both_ways,
     daemons::redis_between_two_sites_behind_nat,
