@@ -1,4 +1,4 @@
-//! The `tcp` driver of messages between processes on two hosts, which are network namespaces of this machine (that needs root; else the
+//! The `tcp` driver of messages, and one with a stack, between processes on two hosts, which are network namespaces of this machine (that needs root; else the
 //! trial is ignored, and says why), and at a port to which unauthenticated peers come.
 //!
 //! The other processes are this program, started once more with its task in the environment.
@@ -23,6 +23,9 @@ mod node;
 /// Tells a started copy that it is a node.
 const TASK: &str = "_MADRIGAL_TESTKIT_NODE";
 
+/// What links of the trials over a stack have.
+const STACK: (&str, &str) = ("MADRIGAL_MESSAGE_STACK", "adoc/stripe(2)/tcp");
+
 fn main() -> ExitCode {
     if std::env::var_os(TASK).is_some() {
         node::run();
@@ -43,6 +46,11 @@ fn main() -> ExitCode {
         hosted("no_way_is_an_error_that_names_everything", &[("MADRIGAL_CONNECT_TIMEOUT", "3")], no_way),
         hosted("what_the_user_does_not_want_is_not_tried", &[("MADRIGAL_NET", "^docker*,^10.66.0.0/16")], unwanted),
         hosted("a_peer_whose_network_is_gone_is_gone", &[], cut_off),
+        hosted("over_a_stack_a_cable_is_found", &[STACK], cable),
+        hosted("over_a_stack_a_bridge_is_no_peer", &[STACK, ("MADRIGAL_PORTS", "4000")], twins),
+        hosted("over_a_stack_either_may_open", &[STACK], |hosts, with| firewall(hosts, with, 1)),
+        hosted("over_a_stack_no_way_names_everything", &[STACK, ("MADRIGAL_CONNECT_TIMEOUT", "3")], no_way),
+        hosted("over_a_stack_a_peer_whose_network_is_gone_is_gone", &[STACK], cut_off),
     ];
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
 }

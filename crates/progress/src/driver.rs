@@ -179,6 +179,14 @@ pub trait Watched: Send {
     fn peer(&self) -> Peer {
         Peer::Unknown
     }
+
+    /// From now on the peer's system is asked now and then whether it is there, also while nothing is sent.
+    fn ask_after(&mut self) {}
+
+    /// For how many seconds nothing has come from the peer's system, though it was asked again and again; 0 where that is not known.
+    fn unanswered_s(&self) -> u64 {
+        0
+    }
 }
 
 /// What a read gave.

@@ -42,6 +42,18 @@ impl VLink {
         Core::new(engine, class, stream).map(|core| Self(Arc::new(Handle { core })))
     }
 
+    /// From now on the peer's system is asked now and then whether it is there ([`VLink::unanswered_s`]).
+    pub(crate) fn ask_after(&self) {
+        if let Some(end) = self.0.core.rx.lock().end() {
+            end.ask_after();
+        }
+    }
+
+    /// For how many seconds nothing has come from the peer's system, though it was asked again and again.
+    pub(crate) fn unanswered_s(&self) -> u64 {
+        self.0.core.rx.lock().end().map_or(0, |end| end.unanswered_s())
+    }
+
     /// Posts a read into `buf`, up to its length. The buffer is the link's until the operation completes, and comes back with it;
     /// a descriptor dropped before that takes the read back.
     #[inline]

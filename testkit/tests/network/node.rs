@@ -8,6 +8,7 @@ use madrigal_progress::driver::Place;
 use madrigal_progress::message::{LinkError, LinkIndex, Placement, Port, Sent, Sink};
 use madrigal_sys::time;
 use madrigal_testkit::noise::{Noise, Stream};
+use madrigal_testkit::stacked;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::{bytes_of, text_of};
@@ -61,7 +62,8 @@ impl Local {
         assert!(errors.is_empty(), "{errors:?}");
         let id = NodeId::new(madrigal_sys::process::random()).expect("random");
         let place = Place { network: settings.network, ..Place::default() };
-        let driver = madrigal_drivers::message_driver("tcp").expect("there is one");
+        let name = if settings.message_stack.is_empty() { "tcp" } else { &settings.message_stack };
+        let driver = stacked::message_driver(name).expect("there is one");
         Self { id, port: driver.open(id, &place).expect("opens"), recorder: Recorder::default() }
     }
 

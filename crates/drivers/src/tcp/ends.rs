@@ -10,7 +10,11 @@ use madrigal_progress::driver::{ByteRx, ByteTx, Connection, Ends, Read, Watched,
 use madrigal_sys::Errno;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, sockopt};
 
+use super::silence;
 use super::socket::{NAME, Socket, os, own};
+
+/// How often the kernel asks at most, in vain, before it gives a connection up: whoever wanted that it asks ends it sooner.
+const MOST_ASKED: u32 = 100;
 
 /// What a driver gives: both ends, and their names.
 pub(super) fn connection(socket: Arc<Socket>, peer: Locator) -> Connection {
@@ -37,6 +41,14 @@ impl Watched for End {
     /// The kernel reports every change since the last try, so there is nothing to announce.
     fn arm(&mut self) -> bool {
         false
+    }
+
+    fn ask_after(&mut self) {
+        silence::ask(&self.socket.fd, MOST_ASKED);
+    }
+
+    fn unanswered_s(&self) -> u64 {
+        silence::unanswered_s(&self.socket.fd)
     }
 }
 

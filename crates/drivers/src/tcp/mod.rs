@@ -6,6 +6,7 @@
 mod by_daemon;
 mod ends;
 mod messages;
+mod silence;
 mod sites;
 mod socket;
 

@@ -54,6 +54,8 @@ pub(super) struct State {
     /// The earliest time for which the timer is set.
     set_for: u64,
     pace: Pace,
+    /// The other end's system is asked whether it is there.
+    asks_after: bool,
     /// Bytes that the connections have taken.
     taken: u64,
     /// For what is given to a connection; empty between two calls.
@@ -127,6 +129,7 @@ impl Link {
             timer: None,
             set_for: u64::MAX,
             pace: Pace::default(),
+            asks_after: false,
             taken: 0,
             out: Vec::new(),
         };
@@ -163,6 +166,18 @@ impl Link {
         let _ = self.report.set(report);
     }
 
+    /// From now on the other end's system is asked now and then whether it is there.
+    pub(super) fn ask_after(&self) {
+        let mut state = self.lock();
+        state.asks_after = true;
+        state.lanes.values().for_each(|carrier| carrier.link.ask_after());
+    }
+
+    /// For how many seconds nothing has come from the other end's system by any connection, though it was asked again and again.
+    pub(super) fn unanswered_s(&self) -> u64 {
+        self.lock().lanes.values().map(|carrier| carrier.link.unanswered_s()).min().unwrap_or(0)
+    }
+
     /// How many connections carry it.
     pub(super) fn carriers(&self) -> usize {
         self.lock().lanes.len()
@@ -177,7 +192,12 @@ impl Link {
     fn carry(self: &Arc<Self>, lane: Lane, link: VLink) {
         let carrier =
             Carrier { link, is_writing: false, is_reading: false, buffer: vec![0; MOVED], rest: 0..0, is_over: false };
-        self.lock().lanes.insert(lane, carrier);
+        let mut state = self.lock();
+        if state.asks_after {
+            carrier.link.ask_after();
+        }
+        state.lanes.insert(lane, carrier);
+        drop(state);
         self.pump();
     }
 

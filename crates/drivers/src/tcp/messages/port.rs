@@ -20,6 +20,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 
 use self::better::{Better, LOST};
 use self::silent::Silent;
+use super::super::silence;
 use super::super::sites::Sites;
 use super::super::socket::os;
 use super::super::socket::{own, peer_of};
@@ -459,7 +460,7 @@ impl TcpPort {
         self.silent.at = u64::MAX;
         for link in 0..self.links.len() as u32 {
             let Some(lane) = self.lane(link).filter(|lane| !lane.is_away()) else { continue };
-            let (node, seconds) = (lane.node, silent::unanswered_s(&lane.socket));
+            let (node, seconds) = (lane.node, silence::unanswered_s(&lane.socket));
             let silent = seconds >= silent::REPORTED_S;
             let is_new = !core::mem::replace(&mut lane.silent, silent) && silent;
             self.silent.at = now + silent::CHECK_NS;

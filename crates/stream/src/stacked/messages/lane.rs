@@ -50,6 +50,8 @@ pub(super) struct Lane {
     placement: Placement,
     /// It is among those to be visited.
     pub(super) queued: bool,
+    /// It was reported as silent.
+    pub(super) silent: bool,
 }
 
 /// A long body on its way in.
@@ -74,6 +76,7 @@ pub(super) struct Visit {
 impl Lane {
     pub(super) fn new(line: Line, (link, node): (u32, NodeId)) -> Self {
         line.watch.rename(Whom::Link(link));
+        line.made.rx.0.ask_after();
         Self {
             node,
             rx: Some(line.made.rx),
@@ -87,7 +90,13 @@ impl Lane {
             long: None,
             placement: Placement::new(),
             queued: false,
+            silent: false,
         }
+    }
+
+    /// For how many seconds nothing has come from the peer's system.
+    pub(super) fn unanswered_s(&self) -> u64 {
+        self.rx.as_ref().map_or(0, |rx| rx.0.unanswered_s())
     }
 
     /// How it goes, for people.

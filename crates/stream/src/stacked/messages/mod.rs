@@ -22,6 +22,7 @@ mod lane;
 mod meeting;
 mod port;
 mod reports;
+mod silent;
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};

@@ -24,6 +24,8 @@ use super::reports::{Reports, Whom};
 const VISITS: usize = 64;
 /// A rendezvous costs a round trip and three small frames; keeping an unexpected body of this size costs as much.
 const UNASKED: usize = 1 << 20;
+/// How often links are checked for silence.
+pub(super) const CHECK_NS: u64 = 2_000_000_000;
 /// How long the end of a port may take to deliver what was taken, while peers take some of it.
 const LEAVE_NS: u64 = 12_000_000_000;
 
@@ -32,12 +34,12 @@ pub(super) struct StackedPort {
     me: NodeId,
     stack: &'static str,
     below: &'static dyn Driver,
-    place: Place,
+    pub(super) place: Place,
     addresses: Vec<IpAddr>,
     engine: Arc<Engine>,
     reports: Arc<Reports>,
     meeting: Meeting,
-    links: Vec<Peer>,
+    pub(super) links: Vec<Peer>,
     known: HashMap<NodeId, u32>,
     /// Links on which something may have come.
     ready: VecDeque<u32>,
@@ -47,10 +49,12 @@ pub(super) struct StackedPort {
     room: bool,
     buffer: Box<[u8]>,
     pace: Pace,
+    /// When links are checked for silence.
+    pub(super) check_at: u64,
 }
 
 /// A peer: being dialled while it has neither a lane nor an end.
-struct Peer {
+pub(super) struct Peer {
     node: NodeId,
     lane: Option<Box<Lane>>,
     end: Option<LinkError>,
@@ -81,10 +85,11 @@ impl StackedPort {
             room: false,
             buffer: vec![0; BUFFER].into_boxed_slice(),
             pace: Pace::default(),
+            check_at: u64::MAX,
         })
     }
 
-    fn lane(&mut self, link: u32) -> Option<&mut Lane> {
+    pub(super) fn lane(&mut self, link: u32) -> Option<&mut Lane> {
         self.links.get_mut(link as usize)?.lane.as_deref_mut()
     }
 
@@ -135,9 +140,7 @@ impl StackedPort {
                 visit.found
             }
             Err(why) => {
-                if self.close(link, why.clone()) {
-                    sink.down(LinkIndex(link), why);
-                }
+                self.end(link, why, sink);
                 1
             }
         }
@@ -156,6 +159,14 @@ impl StackedPort {
         found
     }
 
+    /// A link is down.
+    #[cold]
+    pub(super) fn end(&mut self, link: u32, why: LinkError, sink: &mut dyn Sink) {
+        if self.close(link, why.clone()) {
+            sink.down(LinkIndex(link), why);
+        }
+    }
+
     /// Ends a link, unless it has ended.
     #[cold]
     fn close(&mut self, link: u32, why: LinkError) -> bool {
@@ -172,23 +183,24 @@ impl StackedPort {
 
     /// Handles links that are not up.
     fn progress_meeting(&mut self, sink: &mut dyn Sink) -> usize {
-        if !self.meeting.is_busy() {
-            let Some(deadline) = self.meeting.deadline() else { return 0 };
-            if time::now_ns() < deadline {
-                return 0;
-            }
+        let deadline = self.meeting.deadline().unwrap_or(u64::MAX).min(self.check_at);
+        if deadline == u64::MAX && !self.meeting.is_busy() {
+            return 0;
         }
-        self.meeting.progress(time::now_ns());
+        let now = time::now_ns();
+        if now < deadline && !self.meeting.is_busy() {
+            return 0;
+        }
+        self.end_silent(now, sink);
+        self.meeting.progress(now);
         let mut found = 0;
         while let Some(outcome) = self.meeting.outcome() {
             found += 1;
             match outcome {
                 Outcome::Up(node, line) => self.up(node, line, sink),
                 Outcome::Unreachable(node, tried, absent) => {
-                    let (link, why) = (self.link_of(node), LinkError::Unreachable { node, tried, absent });
-                    if self.close(link, why.clone()) {
-                        sink.down(LinkIndex(link), why);
-                    }
+                    let link = self.link_of(node);
+                    self.end(link, LinkError::Unreachable { node, tried, absent }, sink);
                 }
             }
         }
@@ -204,6 +216,7 @@ impl StackedPort {
             peer.lane = Some(lane);
         }
         self.ready.push_back(link);
+        self.check_at = self.check_at.min(time::now_ns() + CHECK_NS);
         sink.up(LinkIndex(link), node);
     }
 
@@ -327,7 +340,8 @@ impl Port for StackedPort {
     }
 
     fn deadline(&self) -> Option<u64> {
-        self.meeting.deadline().into_iter().chain(self.engine.first_timer()).min()
+        let ours = (self.check_at < u64::MAX).then_some(self.check_at);
+        self.meeting.deadline().into_iter().chain(self.engine.first_timer()).chain(ours).min()
     }
 
     fn explain(&self, link: LinkIndex) -> Explained {
