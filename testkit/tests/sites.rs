@@ -18,7 +18,7 @@ use madrigal_progress::driver::{Facts, Place};
 use madrigal_progress::message::{LinkError, LinkIndex, MessageDriver, Placement, Port, Sink};
 use madrigal_proto::frame;
 use madrigal_testkit::watchdog::Watchdog;
-use madrigal_testkit::{mailboxes, message_trials, ports, tidy};
+use madrigal_testkit::{mailboxes, message_trials, ports, stacked, tidy};
 
 /// As in `daemon/src/wire.rs`.
 const DONE: u8 = 32;
@@ -39,6 +39,7 @@ fn main() {
         trial("without_a_daemon_it_is_plain", plain),
         trial("a_refusal_is_told_with_everything_else", refused),
         trial("what_has_to_be_enciphered_is_not_tried_without_a_daemon", barred),
+        trial("what_has_to_be_enciphered_has_no_stack_without_tls", guarded),
         trial("nonsense_and_silence_are_no_way", nonsense),
         trial("it_goes_on_when_the_daemon_loses_a_connection", moves::lost),
         trial("it_moves_to_a_direct_way_once_there_is_one", moves::direct),
@@ -285,6 +286,32 @@ fn barred() {
     let error = a.down.remove(0).to_string();
     let left = format!("127.0.0.1:{}: not tried, for the network between the sites is not trusted; ", to.port);
     assert!(error.contains(&left) && error.contains("through the daemon: no daemon is up on this host; "), "{error}");
+}
+
+/// Links with a stack do not go by the daemon: where it is to encipher them they do so themselves, or there is none.
+fn guarded() {
+    let directory = grid("guarded-a", "guarded-a", &[], false);
+    let hosts = "madrigal-hosts 1\nguarded-a own 127.77.0.1 192.0.2.254\nguarded-b enciphered 127.77.0.2 192.0.2.8\n";
+    std::fs::write(format!("{directory}/daemon.hosts"), hosts).expect("writes");
+    let place = Place { daemons: vec![directory], ..Place::default() };
+    let at = |address: [u8; 4], stack: &str| {
+        let mut to = NodeAddress {
+            port: 9,
+            addresses: vec![address.into()],
+            ..NodeAddress::bare(NodeId::new(5).expect("a number"))
+        };
+        to.set_stack(stack);
+        let id = NodeId::new(madrigal_sys::process::random()).expect("random");
+        let mut port = stacked::message_driver(stack).expect("a stack").open(id, &place).expect("opens");
+        port.link(&to)
+    };
+    // The other host's address, and one of no host of the grid.
+    let refused = at([192, 0, 2, 8], "adoc/tcp").expect_err("in the clear");
+    assert!(
+        refused.contains("the grid has connections with that host enciphered") && refused.contains("add `tls`"),
+        "{refused}"
+    );
+    assert!(at([192, 0, 2, 8], "adoc/tls/tcp").is_ok() && at([192, 0, 2, 7], "adoc/tcp").is_ok());
 }
 
 /// The reason that is reported if the first node does not reach the second one.
