@@ -40,6 +40,8 @@ pub struct Connection {
     handed: u64,
     /// When somebody reported that nobody is there any more, if nothing came since.
     doubted: Option<u64>,
+    /// Where the other end was when it began.
+    pub(crate) began_at: Option<SocketAddr>,
     /// When the handshake has to be over.
     pub(crate) stands_by: u64,
     /// The time for which the endpoint has it listed.
@@ -49,7 +51,20 @@ pub struct Connection {
 impl Connection {
     pub(crate) fn new(quic: noq_proto::Connection, dialled: bool, shared: Shared) -> Self {
         let (control, pace, doubted, stands_by, listed) = (None, Pace::new(), None, u64::MAX, None);
-        Self { quic, dialled, control, pace, shared, quiet: true, again: false, handed: 0, doubted, stands_by, listed }
+        Self {
+            quic,
+            dialled,
+            control,
+            pace,
+            shared,
+            quiet: true,
+            again: false,
+            handed: 0,
+            doubted,
+            began_at: None,
+            stands_by,
+            listed,
+        }
     }
 
     /// The address of the other end, where it was seen last.

@@ -32,7 +32,8 @@ pub struct Limits {
     pub keep_alive: Duration,
     /// A connection that does not stand after this time is ended.
     pub handshake: Duration,
-    /// The most accepted connections that do not stand yet; where there are more, the oldest one is ended.
+    /// The most accepted connections that do not stand yet. Beyond them who begins one is dropped, and comes again; unless the oldest one has
+    /// had half of its time: that is ended.
     pub handshakes: usize,
     /// The most connections; further ones are refused.
     pub most: usize,
@@ -127,6 +128,8 @@ pub struct QuicEndpoint {
     server: ServerConfig,
     limits: Limits,
     connections: BTreeMap<Key, Connection>,
+    /// Those whose peers were at an address when they began.
+    by_address: BTreeMap<SocketAddr, BTreeSet<Key>>,
     /// Those that may have something to send.
     stirred: BTreeSet<Key>,
     /// When each of the others is due.
@@ -155,6 +158,7 @@ impl QuicEndpoint {
             server,
             limits: Limits::default(),
             connections: BTreeMap::new(),
+            by_address: BTreeMap::new(),
             stirred: BTreeSet::new(),
             due: BTreeSet::new(),
             epoch: Instant::now(),
@@ -194,9 +198,7 @@ impl QuicEndpoint {
     /// Somebody reports that nobody is at that address any more, who may be wrong: of its connections those end from which nothing comes
     /// within two seconds.
     pub fn doubt(&mut self, now: u64, at: SocketAddr) {
-        let its = |one: &Connection| one.peer().is_some_and(|peer| canonical(peer) == canonical(at));
-        let keys: Vec<Key> = self.connections.iter().filter(|(_, one)| its(one)).map(|(key, _)| *key).collect();
-        for key in keys {
+        for key in self.by_address.get(&canonical(at)).cloned().unwrap_or_default() {
             if let Some(connection) = self.connections.get_mut(&key) {
                 connection.doubt(now);
             }
@@ -252,7 +254,11 @@ impl QuicEndpoint {
             }
             return;
         }
-        let admission = if open >= self.limits.most { Admission::Refuse } else { admit() };
+        let admission = match () {
+            () if open >= self.limits.most => Admission::Refuse,
+            () if !self.has_room(now) => Admission::Drop,
+            () => admit(),
+        };
         match admission {
             Admission::Take => {}
             Admission::Drop => return self.quic.ignore(incoming),
@@ -264,10 +270,7 @@ impl QuicEndpoint {
         let (mut server, shared) = (self.server.clone(), Shared::default());
         server.transport_config(transport(shared.clone(), self.limits));
         match self.quic.accept(incoming, self.at(now), &mut answer, Some(Arc::new(server))) {
-            Ok((handle, quic)) => {
-                self.insert(now, handle, Connection::new(quic, false, shared));
-                self.end_oldest(now);
-            }
+            Ok((handle, quic)) => _ = self.insert(now, handle, Connection::new(quic, false, shared)),
             Err(error) => {
                 if let Some(transmit) = error.response {
                     self.answer(&transmit, answer);
@@ -276,13 +279,21 @@ impl QuicEndpoint {
         }
     }
 
-    /// Where too many connections do not stand yet, the oldest one ends.
-    fn end_oldest(&mut self, now: u64) {
+    /// Whether one more connection may begin. Where too many do not stand yet, the oldest one ends, if it has had time enough.
+    fn has_room(&mut self, now: u64) -> bool {
         let shaking = self.connections.iter().filter(|(_, one)| !one.dialled && one.quic.is_handshaking());
-        let oldest = shaking.clone().min_by_key(|(_, one)| one.stands_by).map(|(key, _)| *key);
-        if let Some(key) = oldest.filter(|_| shaking.count() > self.limits.handshakes) {
+        let Some((key, stands_by)) = shaking.clone().map(|(key, one)| (*key, one.stands_by)).min_by_key(|(_, by)| *by)
+        else {
+            return true;
+        };
+        if shaking.count() < self.limits.handshakes {
+            return true;
+        }
+        let is_slow = stands_by <= now.saturating_add(self.limits.handshake.as_nanos() as u64 / 2);
+        if is_slow {
             self.close(now, key, "");
         }
+        is_slow
     }
 
     /// Bytes that must be sent now replace what is in `out`; `None`: there are none. Connections alternate.
@@ -353,6 +364,10 @@ impl QuicEndpoint {
     fn insert(&mut self, now: u64, handle: ConnectionHandle, mut connection: Connection) -> Key {
         let key = Key(handle.0);
         connection.stands_by = now.saturating_add(self.limits.handshake.as_nanos() as u64);
+        connection.began_at = connection.peer().map(canonical);
+        if let Some(at) = connection.began_at {
+            self.by_address.entry(at).or_default().insert(key);
+        }
         self.connections.insert(key, connection);
         self.settle(key);
         key
@@ -403,8 +418,14 @@ impl QuicEndpoint {
             self.due.remove(&(at, key));
         }
         if is_drained {
-            self.connections.remove(&key);
+            let began_at = self.connections.remove(&key).and_then(|connection| connection.began_at);
             self.stirred.remove(&key);
+            if let Some((at, its)) = began_at.and_then(|at| Some((at, self.by_address.get_mut(&at)?))) {
+                its.remove(&key);
+                if its.is_empty() {
+                    self.by_address.remove(&at);
+                }
+            }
         } else if let Some(at) = self.due_of(key) {
             self.due.insert((at, key));
             if let Some(connection) = self.connections.get_mut(&key) {

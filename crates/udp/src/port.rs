@@ -99,10 +99,7 @@ impl Source for Port {
         let mut traffic = self.lock();
         let now = time::now_ns();
         let (came, is_drained) = traffic.receive(now, budget);
-        // What a busy program has not read yet may show that nobody is silent.
-        if is_drained {
-            traffic.handle_time(now);
-        }
+        traffic.handle_time(now, is_drained);
         let count = came + traffic.settle(now);
         let due = traffic.set_timer(now);
         self.leave(traffic);

@@ -27,10 +27,11 @@ use crate::what::{Kind, What};
 
 /// Turns of passing on and sending of one call.
 const MOST_ROUNDS: u32 = 64;
+const SECOND: u64 = 1_000_000_000;
 /// A socket without room is tried again after this time, in nanoseconds.
 const RETRY: u64 = 1_000_000;
-/// The most connections whose ends are not known, and whose ends have not said what they want: where there are more, the oldest one ends.
-const MOST_UNKNOWN: usize = 64;
+/// The most connections whose ends are not known, and as many whose ends have not said what they want: where there are more, slow ones end.
+const MOST_UNKNOWN: usize = 256;
 /// A program that does not turn its engine is silent, and may be for long. That it is gone, ICMP reports, as soon as something is sent to it.
 const LIMITS: Limits = Limits {
     silence: Duration::from_secs(60),
@@ -68,6 +69,8 @@ pub(crate) struct Traffic {
     /// Of links that are closed now.
     wakers: Vec<Waker>,
     registration: Option<Registration>,
+    /// Since when there was always something to read.
+    undrained: Option<u64>,
     /// The earliest time for which the timer is set.
     set_for: u64,
 }
@@ -117,6 +120,7 @@ impl Traffic {
             accepting: None,
             wakers: Vec::new(),
             registration: None,
+            undrained: None,
             set_for: u64::MAX,
         })
     }
@@ -146,9 +150,14 @@ impl Traffic {
         (mem::take(&mut self.wakers), self.registration.take_if(|_| is_over))
     }
 
-    /// The time of a connection has come, if it has.
-    pub(crate) fn handle_time(&mut self, now: u64) {
-        if self.endpoint.deadline() <= now {
+    /// The time of a connection has come, if it has. Not while datagrams may be unread that show that nobody is silent, because the engine was
+    /// not turned for long; but they cannot be for longer than a second.
+    pub(crate) fn handle_time(&mut self, now: u64, is_drained: bool) {
+        let since = *self.undrained.get_or_insert(now);
+        if is_drained {
+            self.undrained = None;
+        }
+        if (is_drained || now > since + SECOND) && self.endpoint.deadline() <= now {
             self.endpoint.handle_time(now);
         }
     }
