@@ -259,6 +259,21 @@
 #define MDG_ITEM_END 5
 
 /**
+ * Of a message: all of it is there. See mdg_lossy_receive().
+ */
+#define MDG_FATE_WHOLE 0
+
+/**
+ * Pieces of it are lost.
+ */
+#define MDG_FATE_PARTLY 1
+
+/**
+ * It failed: nothing of it is there.
+ */
+#define MDG_FATE_FAILED 2
+
+/**
  * Names something that was opened. Never 0, and below 2^63. A handle that was closed is never used again: a call with it fails with
  * MDG_EHANDLE, and one with a handle of another kind with MDG_ETYPE.
  */
@@ -329,6 +344,16 @@ typedef mdg_handle mdg_message;
 typedef mdg_handle mdg_incoming;
 
 /**
+ * A place where such links arrive.
+ */
+typedef mdg_handle mdg_lossy_acceptor;
+
+/**
+ * A link of messages of which a part may be lost.
+ */
+typedef mdg_handle mdg_lossy_link;
+
+/**
  * A descriptor of the program's own in the engine.
  */
 typedef mdg_handle mdg_watch;
@@ -384,6 +409,8 @@ int mdg_runtime_open(mdg_runtime *runtime);
  * * A link: as mdg_post_close(): what was posted to be written is written, as long as somebody turns the engine; what is posted to be
  *   read completes with MDG_ECLOSED. Bytes of the peer's that were not read are dropped, and it is told so by a reset.
  * * An acceptor: nobody listens any more; accepts complete with MDG_ECLOSED.
+ * * A link of messages of which a part may be lost: what was sent goes on as long as somebody turns the engine, ten seconds at most in
+ *   which the peer takes nothing.
  * * An operation: it is taken back, as by mdg_cancel().
  * * A Circuit: who waits for a message of it gets MDG_ECLOSED. See mdg_circuit_open().
  * * A message that is packed or unpacked: it is not sent, or the rest of it is thrown away.
@@ -424,8 +451,9 @@ int64_t mdg_address(mdg_handle handle,
  * a host of the grid (docs/drivers/tcp.md), "shm://NAME" among processes of one user on one host, "loopback://NAME" inside this process. A stack of adapters may stand in front: links of
  * "adoc/stripe(4)/tcp://ADDRESS:PORT" are compressed where that makes them faster, and have four connections; both ends name the same
  * stack. With "tls" in it ("tls/tcp://ADDRESS:PORT", above any "stripe") links are enciphered, and both processes show certificates of one
- * grid and one user (`madrigal login`): a peer that is not let in never arrives, and its mdg_connect() fails with the reason. Links can
- * arrive as soon as this returns, and wait to be accepted. Does not block.
+ * grid and one user (`madrigal login`): a peer that is not let in never arrives, and its mdg_connect() fails with the reason. So do those
+ * of "vrp/udp://ADDRESS:PORT", which go by QUIC: on a line that loses packets faster than TCP; messages of which a part may be lost go by
+ * mdg_lossy_listen(). Links can arrive as soon as this returns, and wait to be accepted. Does not block.
  *
  * Returns 0, or MDG_EADDRESS, MDG_ENODRIVER, MDG_EINUSE, MDG_EUNUSABLE, MDG_ESYSTEM, MDG_EHANDLE, MDG_ETYPE, MDG_EINVAL, MDG_EFULL,
  * MDG_EFORKED.
@@ -921,6 +949,107 @@ int mdg_get_record(mdg_incoming incoming,
  * Returns 0, or MDG_EMISMATCH (something was not read), MDG_EBUSY (another thread is reading it), MDG_EHANDLE, MDG_ETYPE, MDG_EFORKED.
  */
 int mdg_incoming_end(mdg_incoming incoming);
+
+/**
+ * Listens at "vrp/udp://ADDRESS:PORT" for links of messages of which a part may be lost, and puts the acceptor's handle into *acceptor.
+ *
+ * Each message has one of `count` classes, 15 at most, which are numbered from 0. `classes` has four numbers for each: how many of a
+ * thousand bytes may be lost, of how many bytes that follow each other (1 to 16 MiB), a multiple of how many bytes at which pieces that
+ * are lost begin (1 to 1000: the length of a record), and how many bytes at the front of each message are never lost. With a `count` of
+ * 0 there is one class: of "vrp(N)/udp://ADDRESS:PORT" N of a thousand bytes may be lost, in 1 MiB. Both ends name the same classes.
+ *
+ * Links are enciphered, and both processes show certificates of one grid and one user, as with "tls" (see mdg_listen()). The acceptor's
+ * address is told by mdg_address(). Does not block.
+ *
+ * Returns 0, or MDG_EADDRESS, MDG_EINUSE, MDG_EUNUSABLE (no certificate, a class that cannot be), MDG_ESYSTEM, MDG_EHANDLE, MDG_ETYPE,
+ * MDG_EINVAL, MDG_EFULL, MDG_EFORKED.
+ */
+int mdg_lossy_listen(mdg_runtime runtime,
+                     const char *at,
+                     const uint32_t *classes,
+                     size_t count,
+                     mdg_lossy_acceptor *acceptor);
+
+/**
+ * Waits for the next link, at most `timeout_ns` nanoseconds (MDG_FOREVER: without end; 0: only looks), and puts its handle into *link.
+ * Turns the engine meanwhile.
+ *
+ * Returns 0, or MDG_ETIMEDOUT, MDG_ECLOSED, MDG_ESYSTEM, MDG_EHANDLE, MDG_ETYPE, MDG_EINVAL, MDG_EFULL, MDG_EFORKED.
+ */
+int mdg_lossy_accept(mdg_lossy_acceptor acceptor,
+                     int64_t timeout_ns,
+                     mdg_lossy_link *link);
+
+/**
+ * Connects to where a process listens by mdg_lossy_listen(), with the same classes, waits at most `timeout_ns` nanoseconds (MDG_FOREVER:
+ * until it is decided, 15 s at most), and puts the link's handle into *link. Turns the engine meanwhile.
+ *
+ * Returns 0, or MDG_EREFUSED, MDG_ETIMEDOUT, MDG_EADDRESS, MDG_ENOPATH (certificates, or other classes at the other end: the text says
+ * which), MDG_ECLOSED, MDG_ESYSTEM, MDG_EHANDLE, MDG_ETYPE, MDG_EINVAL, MDG_EFULL, MDG_EFORKED.
+ */
+int mdg_lossy_connect(mdg_runtime runtime,
+                      const char *to,
+                      const uint32_t *classes,
+                      size_t count,
+                      int64_t timeout_ns,
+                      mdg_lossy_link *link);
+
+/**
+ * Sends a message of that class, `len` bytes from `buf`, 1 to 16,777,215, which are copied. It is to be there within `within_ns`
+ * nanoseconds (MDG_FOREVER: it may take any time); what would come later is not sent again, and if too much is missing then, it fails.
+ * Waits at most `timeout_ns` nanoseconds for room: 16 MiB may be under way.
+ *
+ * Returns its number in its class, from 0 on, or MDG_ETIMEDOUT (there was no room), MDG_EGONE (the peer closed, or died), MDG_ECLOSED,
+ * MDG_EINVAL (no such class, no such length), MDG_EHANDLE, MDG_ETYPE, MDG_EFORKED.
+ */
+int64_t mdg_lossy_send(mdg_lossy_link link,
+                       int class_number,
+                       const void *buf,
+                       size_t len,
+                       int64_t within_ns,
+                       int64_t timeout_ns);
+
+/**
+ * Waits for the next message, at most `timeout_ns` nanoseconds (MDG_FOREVER: without end; 0: only looks), and copies it to `buf`; what is
+ * lost of it is 0. Those of a class come in order. Turns the engine meanwhile.
+ *
+ * `about` has room for four numbers: its class, its number, one of MDG_FATE_WHOLE to MDG_FATE_FAILED, and how many pieces are lost. Of
+ * these go to `lost`, which has room for `most`, two numbers for each: the first byte, and the one behind the last. The sender is told of
+ * the same ones (mdg_lossy_settled()). Either may be NULL, `lost` with a `most` of 0.
+ *
+ * Returns its length, which is 0 of one that failed, or MDG_ETOOLONG (it is longer than `len`, or more pieces are lost than `most`; it
+ * stays, and `about` is written), MDG_ETIMEDOUT, MDG_EGONE (the peer closed, and every message was received), MDG_ERESET (the peer died),
+ * MDG_ECLOSED, MDG_ECORRUPT, MDG_EBUSY (another thread is receiving), MDG_EHANDLE, MDG_ETYPE, MDG_EINVAL, MDG_EFORKED.
+ */
+int64_t mdg_lossy_receive(mdg_lossy_link link,
+                          void *buf,
+                          size_t len,
+                          int64_t timeout_ns,
+                          uint32_t *about,
+                          uint32_t *lost,
+                          size_t most);
+
+/**
+ * Waits for what became of a message that was sent, at most `timeout_ns` nanoseconds. `about` and `lost` are as in mdg_lossy_receive().
+ * Each message is told of once; of those that nobody asked about the last 65,536 are kept. Turns the engine meanwhile.
+ *
+ * Returns 0, or MDG_ETOOLONG (more pieces are lost than `most`; the report stays, and `about` is written), MDG_ETIMEDOUT, MDG_ERESET (the
+ * link is over), MDG_ECLOSED, MDG_EBUSY (another thread asks), MDG_EHANDLE, MDG_ETYPE, MDG_EINVAL, MDG_EFORKED.
+ */
+int mdg_lossy_settled(mdg_lossy_link link,
+                      int64_t timeout_ns,
+                      uint32_t *about,
+                      uint32_t *lost,
+                      size_t most);
+
+/**
+ * Waits until it is known of every message that was sent what became of it, at most `timeout_ns` nanoseconds. Turns the engine meanwhile.
+ *
+ * Returns 0, or MDG_ETIMEDOUT, MDG_ERESET (the link is over, and of some it is not known), MDG_ECLOSED, MDG_EHANDLE, MDG_ETYPE,
+ * MDG_EINVAL, MDG_EFORKED.
+ */
+int mdg_lossy_flush(mdg_lossy_link link,
+                    int64_t timeout_ns);
 
 /**
  * Turns the engine: posted operations go on, handlers are called. If there is nothing to do, waits until there is, at most `timeout_ns`

@@ -7,6 +7,7 @@ use crate::codes::{MDG_ECLOSED, MDG_EFULL, MDG_EHANDLE, MDG_ETYPE};
 use crate::failure::Failure;
 use crate::link::VLinkHandle;
 use crate::listeners::Listeners;
+use crate::lossy;
 use crate::op::Op;
 use crate::ports::{Incoming, ReceivePort, SendPort, Written};
 use crate::runtime::Runtime;
@@ -28,6 +29,8 @@ pub(crate) enum Object {
     ReceivePort(Box<ReceivePort>),
     Written(Box<Written>),
     Incoming(Box<Incoming>),
+    LossyAcceptor(Box<lossy::Acceptor>),
+    LossyLink(Box<lossy::Link>),
 }
 
 static TABLE: Table<Object> = Table::new();
@@ -56,6 +59,8 @@ impl Object {
             Self::ReceivePort(port) => &port.runtime,
             Self::Written(message) => &message.runtime,
             Self::Incoming(message) => &message.runtime,
+            Self::LossyAcceptor(acceptor) => &acceptor.runtime,
+            Self::LossyLink(link) => &link.runtime,
         }
     }
 }
@@ -108,6 +113,8 @@ kinds! {
     11 "a receive port" ReceivePort: Object::ReceivePort(port) => port;
     12 "a message that is written" Written: Object::Written(message) => message;
     13 "a message that came" Incoming: Object::Incoming(message) => message;
+    14 "an acceptor of links of messages" lossy::Acceptor: Object::LossyAcceptor(acceptor) => acceptor;
+    15 "a link of messages" lossy::Link: Object::LossyLink(link) => link;
 }
 
 /// Room for a handle, reserved before its object is made: so no object is lost because there is no room.

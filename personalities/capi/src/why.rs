@@ -21,6 +21,10 @@ pub(crate) fn why(object: &Object) -> String {
         Object::Packing(_) | Object::Unpacking(_) | Object::Written(_) | Object::Incoming(_) => {
             json!({"kind": "message"})
         }
+        Object::LossyAcceptor(acceptor) => json!({"kind": "lossy acceptor", "address": acceptor.address}),
+        Object::LossyLink(link) => {
+            json!({"kind": "lossy link", "driver": "vrp/udp", "peer": link.api.peer().to_string()})
+        }
         Object::SendPort(port) => json!({"kind": "send port", "connected": port.connected()}),
         Object::ReceivePort(port) => {
             json!({"kind": "receive port", "address": port.api.address().to_string(), "connected": port.api.connected()})

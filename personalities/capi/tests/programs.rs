@@ -7,6 +7,7 @@ use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
+use madrigal_identity::{Authority, DAY, Name, Validity};
 use madrigal_tests::host;
 use madrigal_tests::trials::need;
 
@@ -26,6 +27,7 @@ madrigal_tests::trials![
     ports_send_over_tcp,
     ports_send_over_a_stack,
     sends_messages_over_a_stack,
+    messages_may_lose_a_part,
     has_examples_that_run,
     survives_random_calls,
     compiles_as_cpp,
@@ -292,6 +294,20 @@ fn sends_messages_over_a_stack() {
     let stack = ("MADRIGAL_MESSAGE_STACK", "adoc/stripe(2)/tcp");
     let output = folder.run_with(&program, &[], &[("MADRIGAL_METHODS", "tcp"), stack]);
     assert!(output.contains("\"driver\":\"adoc/stripe(2)/tcp\""), "{output}");
+}
+
+/// By the certificate of a grid that is made for that.
+fn messages_may_lose_a_part() {
+    let folder = Folder::prefix("lossy");
+    let own = folder.0.join("grid");
+    let name = |text| Name::parse(text).expect("a name");
+    let grid = Authority::create(&own, &name("test"), Validity::seconds(DAY), false).expect("a CA");
+    grid.issue_host(&name("a1"), Validity::seconds(DAY))
+        .expect("a certificate")
+        .install(&own, false)
+        .expect("is installed");
+    let program = folder.compile(C, "lossy");
+    folder.run_with(&program, &[], &[("MADRIGAL_CONFIG_DIR", own.to_str().expect("UTF-8"))]);
 }
 
 fn has_examples_that_run() {

@@ -14,6 +14,7 @@ const FILES: &[&str] = &[
     "border/ops.rs",
     "border/circuits.rs",
     "border/ports.rs",
+    "border/lossy.rs",
     "border/engine.rs",
 ];
 

@@ -34,8 +34,9 @@ pub(super) fn listeners_of(handle: mdg_acceptor) -> Result<Arc<Listeners>, Failu
 /// a host of the grid (docs/drivers/tcp.md), "shm://NAME" among processes of one user on one host, "loopback://NAME" inside this process. A stack of adapters may stand in front: links of
 /// "adoc/stripe(4)/tcp://ADDRESS:PORT" are compressed where that makes them faster, and have four connections; both ends name the same
 /// stack. With "tls" in it ("tls/tcp://ADDRESS:PORT", above any "stripe") links are enciphered, and both processes show certificates of one
-/// grid and one user (`madrigal login`): a peer that is not let in never arrives, and its mdg_connect() fails with the reason. Links can
-/// arrive as soon as this returns, and wait to be accepted. Does not block.
+/// grid and one user (`madrigal login`): a peer that is not let in never arrives, and its mdg_connect() fails with the reason. So do those
+/// of "vrp/udp://ADDRESS:PORT", which go by QUIC: on a line that loses packets faster than TCP; messages of which a part may be lost go by
+/// mdg_lossy_listen(). Links can arrive as soon as this returns, and wait to be accepted. Does not block.
 ///
 /// Returns 0, or MDG_EADDRESS, MDG_ENODRIVER, MDG_EINUSE, MDG_EUNUSABLE, MDG_ESYSTEM, MDG_EHANDLE, MDG_ETYPE, MDG_EINVAL, MDG_EFULL,
 /// MDG_EFORKED.

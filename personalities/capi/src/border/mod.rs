@@ -6,6 +6,7 @@ pub mod engine;
 pub mod errors;
 mod guard;
 pub mod links;
+pub mod lossy;
 pub mod ops;
 pub mod ports;
 pub mod runtimes;

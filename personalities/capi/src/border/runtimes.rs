@@ -44,6 +44,8 @@ pub unsafe extern "C" fn mdg_runtime_open(runtime: *mut mdg_runtime) -> c_int {
 /// * A link: as mdg_post_close(): what was posted to be written is written, as long as somebody turns the engine; what is posted to be
 ///   read completes with MDG_ECLOSED. Bytes of the peer's that were not read are dropped, and it is told so by a reset.
 /// * An acceptor: nobody listens any more; accepts complete with MDG_ECLOSED.
+/// * A link of messages of which a part may be lost: what was sent goes on as long as somebody turns the engine, ten seconds at most in
+///   which the peer takes nothing.
 /// * An operation: it is taken back, as by mdg_cancel().
 /// * A Circuit: who waits for a message of it gets MDG_ECLOSED. See mdg_circuit_open().
 /// * A message that is packed or unpacked: it is not sent, or the rest of it is thrown away.
@@ -106,6 +108,8 @@ fn end(object: &Object) {
         Object::Timer(_, timer) => timer.end(),
         Object::Circuit(circuit) => circuit.close(),
         Object::ReceivePort(port) => port.api.close(),
+        Object::LossyAcceptor(acceptor) => acceptor.api.close(),
+        Object::LossyLink(link) => link.api.close(),
         Object::Op(_) | Object::Packing(_) | Object::Unpacking(_) | Object::Runtime(_) => {}
         Object::SendPort(_) | Object::Written(_) | Object::Incoming(_) => {}
     }
@@ -163,6 +167,8 @@ pub unsafe extern "C" fn mdg_address(handle: mdg_handle, buf: *mut c_char, len: 
             Object::Listeners(listeners) => listeners.address.clone(),
             Object::Link(link) => link.api.peer().to_string(),
             Object::ReceivePort(port) => port.api.address().to_string(),
+            Object::LossyAcceptor(acceptor) => acceptor.address.clone(),
+            Object::LossyLink(link) => link.api.peer().to_string(),
             _ => return Err(Failure::new(MDG_ETYPE, "only links, acceptors and receive ports have addresses")),
         };
         // SAFETY: the program vouches for its buffer.

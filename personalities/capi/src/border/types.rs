@@ -33,6 +33,11 @@ pub type mdg_message = mdg_handle;
 /// A message that came, and is read item by item.
 pub type mdg_incoming = mdg_handle;
 
+/// A link of messages of which a part may be lost.
+pub type mdg_lossy_link = mdg_handle;
+/// A place where such links arrive.
+pub type mdg_lossy_acceptor = mdg_handle;
+
 /// A time that never passes. Any other negative time is MDG_EINVAL: what is left of a time that has passed is 0.
 pub const MDG_FOREVER: i64 = -1;
 
