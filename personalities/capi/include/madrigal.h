@@ -274,6 +274,41 @@
 #define MDG_FATE_FAILED 2
 
 /**
+ * A message that passes the others, with places of its own in a mailbox. The kinds of messages.
+ */
+#define MDG_URGENT 0
+
+/**
+ * A message of a program's.
+ */
+#define MDG_DATA 1
+
+/**
+ * A message between the parts of a system: in order with data, with places of its own.
+ */
+#define MDG_MANAGEMENT 2
+
+/**
+ * Any kind, for one who selects.
+ */
+#define MDG_ANY_KIND -1
+
+/**
+ * The data of a message lie in the receiver's process. The policies of storage.
+ */
+#define MDG_AT_RECEIVER 0
+
+/**
+ * They stay in the sender's process until they are read.
+ */
+#define MDG_AT_SENDER 1
+
+/**
+ * They lie in a third process: of those that offer memory, the one with the least load.
+ */
+#define MDG_AT_THIRD 2
+
+/**
  * Names something that was opened. Never 0, and below 2^63. A handle that was closed is never used again: a call with it fails with
  * MDG_EHANDLE, and one with a handle of another kind with MDG_ETYPE.
  */
@@ -354,6 +389,94 @@ typedef mdg_handle mdg_lossy_acceptor;
 typedef mdg_handle mdg_lossy_link;
 
 /**
+ * A place for the headers of messages, whose data lie elsewhere until they are read.
+ */
+typedef mdg_handle mdg_mailbox;
+
+/**
+ * A message that is put into mailboxes.
+ */
+typedef struct {
+  /**
+   * The addresses of the mailboxes, each once.
+   */
+  const char *const *to;
+  /**
+   * How many: 1 to 512.
+   */
+  size_t to_count;
+  /**
+   * The program's own: receivers select by it.
+   */
+  uint64_t tag;
+  /**
+   * MDG_URGENT, MDG_DATA or MDG_MANAGEMENT.
+   */
+  int kind;
+  /**
+   * MDG_AT_RECEIVER, MDG_AT_SENDER or MDG_AT_THIRD.
+   */
+  int policy;
+} mdg_letter;
+
+/**
+ * Bytes that are written once, and shared by processes of a host.
+ */
+typedef mdg_handle mdg_buffer;
+
+/**
+ * Which messages are meant: all that agree with everything that is given.
+ */
+typedef struct {
+  /**
+   * The address of the mailbox that they are from, or NULL: any.
+   */
+  const char *source;
+  /**
+   * Their tag, or NULL: any.
+   */
+  const uint64_t *tag;
+  /**
+   * Their kind, or MDG_ANY_KIND.
+   */
+  int kind;
+} mdg_filter;
+
+/**
+ * A message as its receiver sees it, before any data move.
+ */
+typedef struct {
+  /**
+   * By which it is got or dropped: of this mailbox, never used again.
+   */
+  uint64_t id;
+  /**
+   * The sender's tag.
+   */
+  uint64_t tag;
+  /**
+   * Which message of that sender to this mailbox it is; the first one is 1.
+   */
+  uint64_t sequence;
+  /**
+   * Bytes of its data.
+   */
+  uint64_t size;
+  /**
+   * Its kind.
+   */
+  int kind;
+  /**
+   * Where its data were to lie.
+   */
+  int policy;
+  /**
+   * 1 where they lie in this process now, else 0.
+   */
+  int is_here;
+} mdg_header;
+
+/**
  * A descriptor of the program's own in the engine.
  */
 typedef mdg_handle mdg_watch;
@@ -414,6 +537,8 @@ int mdg_runtime_open(mdg_runtime *runtime);
  * * An operation: it is taken back, as by mdg_cancel().
  * * A Circuit: who waits for a message of it gets MDG_ECLOSED. See mdg_circuit_open().
  * * A message that is packed or unpacked: it is not sent, or the rest of it is thrown away.
+ * * A mailbox: what is in it is dropped, and who waits gets MDG_ECLOSED. A buffer: its memory is gone from this process. It is closed with
+ *   no runtime.
  * * A watch or a timer: its handler is not called any more, but may be running in another thread.
  *
  * Does not block but for what is said above. Returns 0, or MDG_EHANDLE (also where another thread closes the same handle first),
@@ -707,7 +832,7 @@ int mdg_end_packing(mdg_packing packing);
 /**
  * Waits until whatever was sent on any Circuit or by any port of the runtime has left, or is given up because its node is gone, at most
  * `timeout_ns` nanoseconds (MDG_FOREVER: without end; 0: only sends what there is room for). What has left may not have been received.
- * `of` is a Circuit or a send port.
+ * `of` is a Circuit or a send port; or a mailbox: then it waits also until the data that this process keeps of its messages were read.
  *
  * Returns 0, or MDG_ETIMEDOUT (nothing was lost), MDG_ECLOSED (another thread closed it), MDG_EBUSY (no group was joined), MDG_EINVAL,
  * MDG_EHANDLE, MDG_ETYPE, MDG_EFORKED.
@@ -1050,6 +1175,172 @@ int mdg_lossy_settled(mdg_lossy_link link,
  */
 int mdg_lossy_flush(mdg_lossy_link link,
                     int64_t timeout_ns);
+
+/**
+ * Opens a mailbox named `name`, with so many places for each sender and each kind of message (1 to 65536), and puts its handle into *mailbox.
+ * mdg_address() of it is what others put messages to. Messages are put by it, too. Does not block.
+ *
+ * Mailboxes answer others, give them data, and see that these are gone, while a thread of the process is in a call of a mailbox, and then only:
+ * a process that keeps data for others has to be in mdg_mailbox_turn() or another one. mdg_close() drops what is in it; data that were put by
+ * it stay until they are read, or the runtime is closed.
+ *
+ * Returns 0, or MDG_EINUSE (there is one of that name), MDG_EUNUSABLE (no driver of messages works here), MDG_EINVAL, MDG_EHANDLE,
+ * MDG_ETYPE, MDG_EFULL, MDG_EFORKED.
+ */
+int mdg_mailbox_open(mdg_runtime runtime,
+                     const char *name,
+                     uint32_t places,
+                     mdg_mailbox *mailbox);
+
+/**
+ * Puts a message into mailboxes: the header into each, `len` bytes of data to where the letter says, one copy for all. The bytes are free when
+ * this returns. Waits at most `timeout_ns` nanoseconds (MDG_FOREVER: without end): for the first answer of a receiver, for a place in a mailbox
+ * that is full, for memory. Nobody has anything of it when it fails.
+ *
+ * Returns how many mailboxes have it (less than `to_count` where some were lost meanwhile), or MDG_ETIMEDOUT (the text says who does not read,
+ * or does not answer), MDG_EREFUSED (there is no such mailbox, or it was closed), MDG_ELOST, MDG_EUNUSABLE (MDG_AT_THIRD, and nobody is known
+ * to offer memory: mdg_mailbox_add_store()), MDG_ECLOSED, MDG_EADDRESS, MDG_EINVAL, MDG_EHANDLE, MDG_ETYPE, MDG_EFORKED.
+ */
+int mdg_mailbox_put(mdg_mailbox mailbox,
+                    const mdg_letter *letter,
+                    const void *data,
+                    size_t len,
+                    int64_t timeout_ns);
+
+/**
+ * The same of a buffer that is sealed: no byte is copied here, and none to processes of this host where it was made by mdg_buffer_new().
+ *
+ * Returns as mdg_mailbox_put(), or MDG_EBUSY (it is not sealed).
+ */
+int mdg_mailbox_put_buffer(mdg_mailbox mailbox,
+                           const mdg_letter *letter,
+                           mdg_buffer buffer,
+                           int64_t timeout_ns);
+
+/**
+ * Copies the headers of messages in a mailbox that are meant to `headers`, at most `count` of them: urgent ones first, each kind as they came,
+ * those of one sender in the order in which they were put. `filter` may be NULL: all. No data move. Does not block.
+ *
+ * Returns how many, or MDG_EADDRESS, MDG_EINVAL, MDG_EHANDLE, MDG_ETYPE, MDG_EFORKED.
+ */
+int64_t mdg_mailbox_list(mdg_mailbox mailbox,
+                         const mdg_filter *filter,
+                         mdg_header *headers,
+                         size_t count);
+
+/**
+ * Waits for a message that is meant at most `timeout_ns` nanoseconds (MDG_FOREVER: without end; 0: only looks), and puts its header into
+ * *header. It stays in the mailbox. `filter` may be NULL: any.
+ *
+ * Returns 0, or MDG_ETIMEDOUT, MDG_ECLOSED (the mailbox or the runtime was closed), MDG_EADDRESS, MDG_EINVAL, MDG_EHANDLE, MDG_ETYPE,
+ * MDG_EFORKED.
+ */
+int mdg_mailbox_wait(mdg_mailbox mailbox,
+                     const mdg_filter *filter,
+                     int64_t timeout_ns,
+                     mdg_header *header);
+
+/**
+ * Copies the address of the mailbox that a message is from to `buf`, with a nul, cut to `len` bytes. Does not block.
+ *
+ * Returns its length, or MDG_EGONE (there is no such message any more), MDG_EINVAL (`buf` is NULL and `len` is not 0), MDG_EHANDLE, MDG_ETYPE,
+ * MDG_EFORKED.
+ */
+int64_t mdg_mailbox_source(mdg_mailbox mailbox,
+                           uint64_t id,
+                           char *buf,
+                           size_t len);
+
+/**
+ * Copies the node of the process in which the data of a message lie to `buf`, with a nul, cut to `len` bytes; "" where that is this one. Does
+ * not block.
+ *
+ * Returns as mdg_mailbox_source().
+ */
+int64_t mdg_mailbox_holder(mdg_mailbox mailbox,
+                           uint64_t id,
+                           char *buf,
+                           size_t len);
+
+/**
+ * Takes a message out of a mailbox: its data come, from wherever they lie, and the handle of a buffer with them goes into *buffer. Waits for
+ * them at most `timeout_ns` nanoseconds (MDG_FOREVER: without end). Where it fails the message stays, to be got again or dropped.
+ *
+ * Returns 0, or MDG_ETIMEDOUT, MDG_ELOST (they are lost with the process that had them, which the text names), MDG_EGONE (it was got or dropped,
+ * or never was), MDG_ETOOLONG (there is not so much memory), MDG_ECLOSED, MDG_EINVAL, MDG_EHANDLE, MDG_ETYPE, MDG_EFULL, MDG_EFORKED.
+ */
+int mdg_mailbox_get(mdg_mailbox mailbox,
+                    uint64_t id,
+                    int64_t timeout_ns,
+                    mdg_buffer *buffer);
+
+/**
+ * Takes a message out of a mailbox without its data, which are freed where they lie if no other message needs them. Does not block.
+ *
+ * Returns 0, or MDG_EGONE (it was got or dropped, or never was), MDG_ECLOSED, MDG_EHANDLE, MDG_ETYPE, MDG_EFORKED.
+ */
+int mdg_mailbox_drop(mdg_mailbox mailbox,
+                     uint64_t id);
+
+/**
+ * Copies what became of those who send to a mailbox since the last call to `buf`, as mdg_port_changes(): "connected", "left" and "lost", each with
+ * the sender's address. Does not block.
+ *
+ * Returns the text's length without the nul, or MDG_EINVAL (`buf` is NULL and `len` is not 0), MDG_EHANDLE, MDG_ETYPE, MDG_EFORKED.
+ */
+int64_t mdg_mailbox_changes(mdg_mailbox mailbox,
+                            char *buf,
+                            size_t len);
+
+/**
+ * From now on this process keeps so many bytes of data of messages between others. What it keeps stays where that becomes less. Does not block.
+ *
+ * Returns 0, or MDG_EHANDLE, MDG_ETYPE, MDG_EFORKED.
+ */
+int mdg_mailbox_offer(mdg_mailbox mailbox,
+                      uint64_t bytes);
+
+/**
+ * The process of the mailbox at `address` offers memory: messages of this process whose data are to lie elsewhere may use it. Does not block.
+ *
+ * Returns 0, or MDG_EADDRESS, MDG_EINVAL, MDG_EHANDLE, MDG_ETYPE, MDG_EFORKED.
+ */
+int mdg_mailbox_add_store(mdg_mailbox mailbox,
+                          const char *address);
+
+/**
+ * Answers others, and gives them data, for `timeout_ns` nanoseconds (MDG_FOREVER: until the runtime is closed).
+ *
+ * Returns 0, or MDG_ECLOSED, MDG_EINVAL, MDG_EHANDLE, MDG_ETYPE, MDG_EFORKED.
+ */
+int mdg_mailbox_turn(mdg_mailbox mailbox, int64_t timeout_ns);
+
+/**
+ * Makes a buffer of `len` bytes, all 0, that processes of one host can share, and puts its handle into *buffer. It is written where
+ * mdg_buffer_data() says, then sealed, then put into mailboxes. It belongs to no runtime: its memory is there until mdg_close() of its handle, in
+ * this process, and of all others who got it in theirs; the kernel counts these, killed or not. Does not block.
+ *
+ * Returns 0, or MDG_ESYSTEM (no memory, no descriptor is free), MDG_EINVAL (no byte), MDG_EFULL, MDG_EFORKED.
+ */
+int mdg_buffer_new(size_t len,
+                   mdg_buffer *buffer);
+
+/**
+ * From now on nobody writes a buffer: who does so, by an address of before too, gets SIGSEGV. Of one that is sealed or was got from a mailbox,
+ * nothing. Does not block.
+ *
+ * Returns 0, or MDG_ESYSTEM (it is lost), MDG_EBUSY (another thread seals it), MDG_EHANDLE, MDG_ETYPE, MDG_EFORKED.
+ */
+int mdg_buffer_seal(mdg_buffer buffer);
+
+/**
+ * Puts the address of a buffer's bytes into *data: the same before it is sealed and after, and as long as its handle is open. They may be written
+ * until it is sealed, and only by a process that made it. Does not block.
+ *
+ * Returns how many there are, or MDG_EINVAL, MDG_ECLOSED (it could not be sealed), MDG_EHANDLE, MDG_ETYPE, MDG_EFORKED.
+ */
+int64_t mdg_buffer_data(mdg_buffer buffer,
+                        void **data);
 
 /**
  * Turns the engine: posted operations go on, handlers are called. If there is nothing to do, waits until there is, at most `timeout_ns`

@@ -8,6 +8,7 @@ use crate::failure::Failure;
 use crate::link::VLinkHandle;
 use crate::listeners::Listeners;
 use crate::lossy;
+use crate::mailboxes::{Buffer, Mailbox};
 use crate::op::Op;
 use crate::ports::{Incoming, ReceivePort, SendPort, Written};
 use crate::runtime::Runtime;
@@ -31,6 +32,8 @@ pub(crate) enum Object {
     Incoming(Box<Incoming>),
     LossyAcceptor(Box<lossy::Acceptor>),
     LossyLink(Box<lossy::Link>),
+    Mailbox(Box<Mailbox>),
+    Buffer(Box<Buffer>),
 }
 
 static TABLE: Table<Object> = Table::new();
@@ -45,9 +48,9 @@ impl Object {
         }
     }
 
-    /// The runtime it was opened from; itself, of a runtime.
-    pub(crate) fn runtime(&self) -> &Arc<Runtime> {
-        match self {
+    /// The runtime it was opened from; itself, of a runtime; none, of a buffer.
+    pub(crate) fn runtime(&self) -> Option<&Arc<Runtime>> {
+        Some(match self {
             Self::Runtime(runtime) | Self::Watch(runtime, _) | Self::Timer(runtime, _) => runtime,
             Self::Link(link) => &link.runtime,
             Self::Listeners(listeners) => &listeners.runtime,
@@ -61,7 +64,9 @@ impl Object {
             Self::Incoming(message) => &message.runtime,
             Self::LossyAcceptor(acceptor) => &acceptor.runtime,
             Self::LossyLink(link) => &link.runtime,
-        }
+            Self::Mailbox(mailbox) => &mailbox.runtime,
+            Self::Buffer(_) => return None,
+        })
     }
 }
 
@@ -115,6 +120,8 @@ kinds! {
     13 "a message that came" Incoming: Object::Incoming(message) => message;
     14 "an acceptor of links of messages" lossy::Acceptor: Object::LossyAcceptor(acceptor) => acceptor;
     15 "a link of messages" lossy::Link: Object::LossyLink(link) => link;
+    16 "a mailbox" Mailbox: Object::Mailbox(mailbox) => mailbox;
+    17 "a buffer" Buffer: Object::Buffer(buffer) => buffer;
 }
 
 /// Room for a handle, reserved before its object is made: so no object is lost because there is no room.
@@ -127,10 +134,10 @@ impl Room {
 
     /// Puts an object of that kind there: its handle.
     pub(crate) fn fill<K: Kind>(self, object: Object) -> Result<u64, Failure> {
-        let runtime = Arc::clone(object.runtime());
+        let runtime = object.runtime().cloned();
         let handle = self.0.fill(K::NUMBER, object);
         // A thread that closes the runtime sets the flag before it lists the handles that were opened from it.
-        if runtime.is_shut() {
+        if runtime.is_some_and(|runtime| runtime.is_shut()) {
             withdraw(handle);
             return Err(Failure::new(MDG_ECLOSED, "the runtime is closed"));
         }

@@ -61,12 +61,6 @@ impl ReceivePort {
 
     /// Tells what became of its connections since it was told last, as JSON; see [`tell_changes`].
     pub(crate) fn changes(&self, tell: impl FnOnce(&str) -> Result<bool, Failure>) -> Result<(), Failure> {
-        let as_json = |change| match change {
-            Change::Connected { from } => json!({"change": "connected", "port": from}),
-            Change::Left { from } => json!({"change": "left", "port": from}),
-            Change::Lost { from, why } => json!({"change": "lost", "port": from, "why": why}),
-            _ => json!({"change": "unknown"}),
-        };
         tell_changes(&self.untold, self.api.changes().into_iter().map(as_json), tell)
     }
 }
@@ -126,8 +120,18 @@ impl SendPort {
     }
 }
 
+/// A change of a receive port's connections, or of a mailbox's.
+pub(crate) fn as_json(change: Change) -> Value {
+    match change {
+        Change::Connected { from } => json!({"change": "connected", "port": from}),
+        Change::Left { from } => json!({"change": "left", "port": from}),
+        Change::Lost { from, why } => json!({"change": "lost", "port": from, "why": why}),
+        _ => json!({"change": "unknown"}),
+    }
+}
+
 /// Tells changes, those that were not told before first. Those that `tell` had no room for are told again.
-fn tell_changes(
+pub(crate) fn tell_changes(
     untold: &Mutex<Vec<Value>>,
     new: impl Iterator<Item = Value>,
     tell: impl FnOnce(&str) -> Result<bool, Failure>,
@@ -169,7 +173,8 @@ fn kind_of(text: &str) -> Result<PortType, Failure> {
     text.parse().map_err(|error: madrigal::ports::TypeError| Failure::new(MDG_EINVAL, error.to_string()))
 }
 
-fn address(text: &str) -> Result<PortAddress, Failure> {
+/// The address of a receive port, or of a mailbox.
+pub(crate) fn address(text: &str) -> Result<PortAddress, Failure> {
     text.parse().map_err(|error: madrigal::ports::AddressError| Failure::new(MDG_EADDRESS, error.to_string()))
 }
 

@@ -5,6 +5,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 use madrigal::engine::Engine;
+use madrigal::mailbox::Mailboxes;
 use madrigal::ports::Ports;
 use madrigal::time;
 use madrigal::wait::Waiter;
@@ -39,6 +40,7 @@ pub(crate) struct Runtime {
     watcher: Mutex<Option<Watcher>>,
     worker: Mutex<Option<Arc<Worker>>>,
     ports: Mutex<Option<Ports>>,
+    mailboxes: Mutex<Option<Mailboxes>>,
     /// What may be under way.
     pending: Mutex<Vec<Weak<dyn Pending>>>,
     /// Links without a handle, of which something may still be to be written.
@@ -59,6 +61,7 @@ impl Runtime {
             watcher: Mutex::new(None),
             worker: Mutex::new(None),
             ports: Mutex::new(None),
+            mailboxes: Mutex::new(None),
             pending: Mutex::default(),
             leaving: Mutex::default(),
         }))
@@ -69,6 +72,9 @@ impl Runtime {
         self.closed.store(true, Ordering::SeqCst);
         if let Some(ports) = &*lock(&self.ports) {
             ports.close();
+        }
+        if let Some(mailboxes) = &*lock(&self.mailboxes) {
+            mailboxes.close();
         }
     }
 
@@ -209,6 +215,18 @@ impl Runtime {
         }
     }
 
+    /// Its mailboxes, opened with the first one.
+    pub(crate) fn mailboxes(&self) -> Result<Mailboxes, Failure> {
+        let mut mailboxes = lock(&self.mailboxes);
+        match &*mailboxes {
+            Some(mailboxes) => Ok(mailboxes.clone()),
+            None => {
+                let failed = |error| Failure::new(MDG_EUNUSABLE, format!("cannot open a mailbox: {error}"));
+                Ok(mailboxes.insert(Mailboxes::open(&self.worker()?).map_err(failed)?).clone())
+            }
+        }
+    }
+
     /// Everything that was opened from it is closed: completes what is pending, and ends the thread.
     pub(crate) fn finish(&self) {
         let pending = core::mem::take(&mut *lock(&self.pending));
@@ -216,8 +234,8 @@ impl Runtime {
         *lock(&self.watcher) = None;
         *lock(&self.descriptors) = None;
         self.settle();
-        let (ports, worker) = (lock(&self.ports).take(), lock(&self.worker).take());
-        drop((ports, worker));
+        let (ports, mailboxes) = (lock(&self.ports).take(), lock(&self.mailboxes).take());
+        drop((ports, mailboxes, lock(&self.worker).take()));
     }
 }
 

@@ -25,6 +25,8 @@ pub(crate) fn why(object: &Object) -> String {
         Object::LossyLink(link) => {
             json!({"kind": "lossy link", "driver": "vrp/udp", "peer": link.api.peer().to_string()})
         }
+        Object::Mailbox(mailbox) => mailbox.why(),
+        Object::Buffer(buffer) => buffer.why(),
         Object::SendPort(port) => json!({"kind": "send port", "connected": port.connected()}),
         Object::ReceivePort(port) => {
             json!({"kind": "receive port", "address": port.api.address().to_string(), "connected": port.api.connected()})

@@ -28,6 +28,8 @@ madrigal_tests::trials![
     ports_send_over_a_stack,
     sends_messages_over_a_stack,
     messages_may_lose_a_part,
+    mailboxes_over_shared_memory,
+    mailboxes_over_tcp,
     has_examples_that_run,
     survives_random_calls,
     compiles_as_cpp,
@@ -143,7 +145,8 @@ const CPP: &[&str] = &["c++", "-std=c++17", "-x", "c++"];
 fn exports_what_the_header_declares_and_no_more() {
     let header = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("include/madrigal.h"));
     let header = header.expect("the header");
-    let lines = header.lines().filter(|line| !line.starts_with([' ', '*', '/', '#']) && !line.starts_with("typedef"));
+    let lines =
+        header.lines().filter(|line| !line.starts_with([' ', '*', '/', '#', '}']) && !line.starts_with("typedef"));
     let name = |line: &str| {
         let before = line.split('(').next()?;
         let name = before.rsplit([' ', '*']).next()?;
@@ -310,6 +313,20 @@ fn messages_may_lose_a_part() {
     folder.run_with(&program, &[], &[("MADRIGAL_CONFIG_DIR", own.to_str().expect("UTF-8"))]);
 }
 
+fn mailboxes_over_shared_memory() {
+    mailboxes("shm");
+}
+
+fn mailboxes_over_tcp() {
+    mailboxes("tcp");
+}
+
+fn mailboxes(methods: &str) {
+    let folder = Folder::prefix(&format!("mailboxes-{methods}"));
+    let program = folder.compile(C, "mailboxes");
+    folder.run_with(&program, &[], &[("MADRIGAL_METHODS", methods)]);
+}
+
 fn has_examples_that_run() {
     let folder = Folder::prefix("examples");
     let guide = std::fs::read_to_string(host::root().join("docs/c-api.md")).expect("the guide");
@@ -329,6 +346,8 @@ fn has_examples_that_run() {
     lines.sort_unstable();
     assert_eq!(lines, ["a link: hello", "a pipe: hello", "a timer: 1"]);
     assert_eq!(folder.example("circuit", &[]), "hello from rank 0\n");
+    let steps = "step 1 begins with 20\nstep 2 begins with 40\nstep 3 begins with 60\n";
+    assert_eq!(folder.example("mailbox", &[]), steps);
     let mut server =
         folder.command(&folder.0.join("echo"), &["serve"]).stdout(Stdio::piped()).spawn().expect("it runs");
     let mut card = String::new();

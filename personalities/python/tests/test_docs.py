@@ -56,6 +56,10 @@ class Examples(unittest.TestCase):
     def test_pipeline(self) -> None:
         self.assertEqual(self._run(sys.executable, str(EXAMPLES / "pipeline.py")), "the sum is 328350.0 by squares\n")
 
+    def test_mailbox(self) -> None:
+        lines = [f"step {step} begins with {20 * step} of 100000 bytes\n" for step in (1, 2, 3)]
+        self.assertEqual(self._run(sys.executable, str(EXAMPLES / "mailbox.py")), "".join(lines))
+
     def _run(self, *command: str) -> str:
         done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=WATCHDOG)
         self.assertEqual(done.returncode, 0, done.stderr)

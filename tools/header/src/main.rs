@@ -15,6 +15,7 @@ const FILES: &[&str] = &[
     "border/circuits.rs",
     "border/ports.rs",
     "border/lossy.rs",
+    "border/mailboxes.rs",
     "border/engine.rs",
 ];
 

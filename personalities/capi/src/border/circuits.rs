@@ -14,6 +14,7 @@ use crate::circuit::{Circuit, Packing, Promise, Unpacking, Wanted};
 use crate::codes::{MDG_EINVAL, MDG_ETIMEDOUT, MDG_ETYPE, MDG_OK};
 use crate::failure::Failure;
 use crate::launched;
+use crate::mailboxes::Mailbox;
 use crate::object::{Object, ending, with};
 use crate::ports::SendPort;
 use crate::runtime::deadline;
@@ -186,7 +187,7 @@ pub extern "C" fn mdg_end_packing(packing: mdg_packing) -> c_int {
 
 /// Waits until whatever was sent on any Circuit or by any port of the runtime has left, or is given up because its node is gone, at most
 /// `timeout_ns` nanoseconds (MDG_FOREVER: without end; 0: only sends what there is room for). What has left may not have been received.
-/// `of` is a Circuit or a send port.
+/// `of` is a Circuit or a send port; or a mailbox: then it waits also until the data that this process keeps of its messages were read.
 ///
 /// Returns 0, or MDG_ETIMEDOUT (nothing was lost), MDG_ECLOSED (another thread closed it), MDG_EBUSY (no group was joined), MDG_EINVAL,
 /// MDG_EHANDLE, MDG_ETYPE, MDG_EFORKED.
@@ -196,7 +197,12 @@ pub extern "C" fn mdg_flush(of: mdg_handle, timeout_ns: i64) -> c_int {
         let timeout_ns = time(timeout_ns)?;
         match circuit_of(of) {
             Err(failure) if failure.code == MDG_ETYPE => {
-                with(of, Lane::Main, |port: &SendPort| port.flush(timeout_ns))?;
+                match with(of, Lane::Main, |port: &SendPort| port.flush(timeout_ns)) {
+                    Err(failure) if failure.code == MDG_ETYPE => {
+                        with(of, Lane::Main, |mailbox: &Mailbox| mailbox.flush(timeout_ns))?;
+                    }
+                    port => port?,
+                }
             }
             circuit => circuit?.flush(timeout_ns)?,
         }

@@ -7,6 +7,7 @@ pub mod errors;
 mod guard;
 pub mod links;
 pub mod lossy;
+pub mod mailboxes;
 pub mod ops;
 pub mod ports;
 pub mod runtimes;

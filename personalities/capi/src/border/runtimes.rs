@@ -49,6 +49,8 @@ pub unsafe extern "C" fn mdg_runtime_open(runtime: *mut mdg_runtime) -> c_int {
 /// * An operation: it is taken back, as by mdg_cancel().
 /// * A Circuit: who waits for a message of it gets MDG_ECLOSED. See mdg_circuit_open().
 /// * A message that is packed or unpacked: it is not sent, or the rest of it is thrown away.
+/// * A mailbox: what is in it is dropped, and who waits gets MDG_ECLOSED. A buffer: its memory is gone from this process. It is closed with
+///   no runtime.
 /// * A watch or a timer: its handler is not called any more, but may be running in another thread.
 ///
 /// Does not block but for what is said above. Returns 0, or MDG_EHANDLE (also where another thread closes the same handle first),
@@ -110,8 +112,9 @@ fn end(object: &Object) {
         Object::ReceivePort(port) => port.api.close(),
         Object::LossyAcceptor(acceptor) => acceptor.api.close(),
         Object::LossyLink(link) => link.api.close(),
+        Object::Mailbox(mailbox) => mailbox.api.close(),
         Object::Op(_) | Object::Packing(_) | Object::Unpacking(_) | Object::Runtime(_) => {}
-        Object::SendPort(_) | Object::Written(_) | Object::Incoming(_) => {}
+        Object::SendPort(_) | Object::Written(_) | Object::Incoming(_) | Object::Buffer(_) => {}
     }
 }
 
@@ -120,7 +123,8 @@ fn close_runtime(handle: mdg_handle, runtime: &Arc<Runtime>) -> Result<c_int, Fa
     // What another thread opens from now on is closed by that thread.
     runtime.shut();
     let its = || all().into_iter().filter_map(|handle| Some((handle, any(handle).ok()?)));
-    let its = || its().filter(|(_, object)| Arc::ptr_eq(object.runtime(), runtime));
+    let is_its = |object: &Object| object.runtime().is_some_and(|other| Arc::ptr_eq(other, runtime));
+    let its = || its().filter(|(_, object)| is_its(object));
     // All links refuse first: if both ends of a link are here, the one must not report the end of the other.
     for (_, object) in its() {
         if let Object::Link(link) = &*object {
@@ -169,7 +173,13 @@ pub unsafe extern "C" fn mdg_address(handle: mdg_handle, buf: *mut c_char, len: 
             Object::ReceivePort(port) => port.api.address().to_string(),
             Object::LossyAcceptor(acceptor) => acceptor.address.clone(),
             Object::LossyLink(link) => link.api.peer().to_string(),
-            _ => return Err(Failure::new(MDG_ETYPE, "only links, acceptors and receive ports have addresses")),
+            Object::Mailbox(mailbox) => mailbox.api.address().to_string(),
+            _ => {
+                return Err(Failure::new(
+                    MDG_ETYPE,
+                    "only links, acceptors, receive ports and mailboxes have addresses",
+                ));
+            }
         };
         // SAFETY: the program vouches for its buffer.
         unsafe { give_text(buf, len, &text) }

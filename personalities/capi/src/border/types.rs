@@ -32,6 +32,10 @@ pub type mdg_receive_port = mdg_handle;
 pub type mdg_message = mdg_handle;
 /// A message that came, and is read item by item.
 pub type mdg_incoming = mdg_handle;
+/// A place for the headers of messages, whose data lie elsewhere until they are read.
+pub type mdg_mailbox = mdg_handle;
+/// Bytes that are written once, and shared by processes of a host.
+pub type mdg_buffer = mdg_handle;
 
 /// A link of messages of which a part may be lost.
 pub type mdg_lossy_link = mdg_handle;

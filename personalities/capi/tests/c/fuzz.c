@@ -8,7 +8,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { RUNTIME = 1, LINK, ACCEPTOR, OP, WATCH, TIMER, CIRCUIT, PACKING, UNPACKING, SEND, RECEIVE, WRITTEN, INCOMING, KINDS };
+enum { RUNTIME = 1, LINK, ACCEPTOR, OP, WATCH, TIMER, CIRCUIT, PACKING, UNPACKING, SEND, RECEIVE, WRITTEN, INCOMING, MAILBOX, BUFFER, KINDS };
 enum { THREADS = 8, HANDLES = 8, BUFFERS = 256, ROOM = 4097, LAST_CODE = MDG_EMISMATCH };
 
 /* By the kind that a handle says it is of. */
@@ -21,7 +21,7 @@ static int pairs[8][2];
 /* Lent to operations that nobody waits for: never freed, written to by several at once. */
 static char lent[BUFFERS][ROOM];
 
-/* Addresses of receive ports, of now or of before. */
+/* Addresses of receive ports and mailboxes, of now or of before. */
 static char addresses[HANDLES][300] = {"nonsense"};
 
 struct random {
@@ -72,6 +72,17 @@ static void note_opened(mdg_runtime runtime)
     unsigned at = __atomic_fetch_add(&count_opened, 1, __ATOMIC_RELAXED);
     CHECK(at < sizeof opened / sizeof opened[0]);
     opened[at] = runtime;
+}
+
+/* Every buffer that was made: no runtime closes it. */
+static mdg_buffer buffers[65536];
+static unsigned count_buffers;
+
+static void note_buffer(mdg_buffer buffer)
+{
+    unsigned at = __atomic_fetch_add(&count_buffers, 1, __ATOMIC_RELAXED);
+    CHECK(at < sizeof buffers / sizeof buffers[0]);
+    buffers[at] = buffer;
 }
 
 /* Descriptors that this process has open. */
@@ -182,12 +193,56 @@ static void get_something(struct random *random, mdg_incoming message, char *buf
     }
 }
 
+/* Into a mailbox of now or of before, by any policy: short or shared. */
+static void put_into(struct random *random, mdg_mailbox mailbox, const char *buf, int64_t time)
+{
+    char text[2][300];
+    const char *to[2] = {text[0], text[1]};
+    mdg_letter letter = {to, draw(random, 4) == 0 ? 2 : 1, draw(random, 3), (int)draw(random, 4), (int)draw(random, 4)};
+    noted_address(random, text[0]);
+    noted_address(random, text[1]);
+    if (draw(random, 3) == 0)
+        known(mdg_mailbox_put_buffer(mailbox, &letter, some(random, BUFFER), time));
+    else
+        known(mdg_mailbox_put(mailbox, &letter, buf, draw(random, ROOM), time));
+}
+
+/* Gets or drops one of the messages there. */
+static void take_from(struct random *random, mdg_mailbox mailbox, int64_t time, uint64_t *made)
+{
+    char text[300];
+    uint64_t tag = draw(random, 3);
+    mdg_filter filter = {NULL, draw(random, 2) ? &tag : NULL, (int)draw(random, 4) - 1};
+    mdg_header headers[3];
+    int64_t count = known(mdg_mailbox_list(mailbox, draw(random, 2) ? &filter : NULL, headers, draw(random, 4)));
+    if (count <= 0)
+        count = known(mdg_mailbox_wait(mailbox, &filter, time, headers)) == 0;
+    if (count > 0) {
+        known(mdg_mailbox_source(mailbox, headers[0].id, text, draw(random, sizeof text)));
+        known(mdg_mailbox_holder(mailbox, headers[0].id, text, draw(random, sizeof text)));
+        if (draw(random, 3) == 0)
+            known(mdg_mailbox_drop(mailbox, headers[0].id));
+        else if (known(mdg_mailbox_get(mailbox, headers[0].id, time, made)) == 0)
+            note_buffer(*made);
+    }
+}
+
+static void use_buffer(struct random *random, mdg_buffer buffer)
+{
+    void *at = NULL;
+    /* Nobody looks into it: another thread may close it. */
+    known(mdg_buffer_data(buffer, &at));
+    if (draw(random, 2) == 0)
+        known(mdg_buffer_seal(buffer));
+}
+
 /* Calls with something that cannot be, of any handle. */
 static void wrong(struct random *random)
 {
     char byte = 0;
     int64_t result = 0, negative = -2 - (int64_t)draw(random, (uint64_t)1 << 62);
     uint64_t handle = some(random, 1 + draw(random, KINDS - 1)), made = 0;
+    mdg_header header;
     CHECK(known(mdg_listen(handle, NULL, &made)) < 0 && known(mdg_listen(handle, "shm://x", NULL)) < 0);
     CHECK(known(mdg_connect(handle, "loopback://f0", negative, &made)) < 0 && known(mdg_connect(handle, NULL, 0, &made)) < 0);
     CHECK(known(mdg_accept(handle, negative, &made)) < 0 && known(mdg_accept(handle, 0, NULL)) < 0);
@@ -209,6 +264,13 @@ static void wrong(struct random *random)
     CHECK(known(mdg_message_new(handle, NULL)) < 0 && known(mdg_port_receive(handle, negative, &made)) < 0);
     CHECK(known(mdg_put_number(handle, 1, NULL)) < 0 && known(mdg_put_array(handle, 10, &byte, SIZE_MAX / 4, 0)) < 0);
     CHECK(known(mdg_get_number(handle, 0, &byte)) < 0 && known(mdg_get_array(handle, 1, NULL, 1)) < 0 && made == 0);
+    CHECK(known(mdg_mailbox_open(handle, "", 1, &made)) < 0 && known(mdg_mailbox_open(handle, "x", 0, &made)) < 0);
+    CHECK(known(mdg_mailbox_put(handle, NULL, &byte, 1, 0)) < 0 && known(mdg_mailbox_put_buffer(handle, NULL, handle, 0)) < 0);
+    CHECK(known(mdg_mailbox_wait(handle, NULL, negative, &header)) < 0 && known(mdg_mailbox_wait(handle, NULL, 0, NULL)) < 0);
+    CHECK(known(mdg_mailbox_get(handle, 1, negative, &made)) < 0 && known(mdg_mailbox_get(handle, ~(uint64_t)0, 0, &made)) < 0);
+    CHECK(known(mdg_mailbox_drop(handle, ~(uint64_t)0)) < 0 && known(mdg_mailbox_list(handle, NULL, NULL, 1)) < 0);
+    CHECK(known(mdg_mailbox_turn(handle, negative)) < 0 && known(mdg_mailbox_add_store(handle, "?")) < 0);
+    CHECK(known(mdg_buffer_new(0, &made)) < 0 && known(mdg_buffer_new(SIZE_MAX, &made)) < 0 && known(mdg_buffer_data(handle, NULL)) < 0 && made == 0);
 }
 
 static void call(struct random *random)
@@ -218,8 +280,9 @@ static void call(struct random *random)
     static const uint64_t kinds[] = {0,    RUNTIME, RUNTIME, ACCEPTOR, RUNTIME, RUNTIME, RUNTIME, ACCEPTOR, ACCEPTOR, LINK, LINK,
                                      LINK, LINK,    LINK,    LINK,     LINK,    OP,      OP,      OP,       RUNTIME,  RUNTIME, RUNTIME,
                                      WATCH, RUNTIME, LINK,   RUNTIME,  CIRCUIT, CIRCUIT, PACKING, PACKING,  CIRCUIT,  UNPACKING,
-                                     RUNTIME, RUNTIME, RECEIVE, SEND,  SEND,    WRITTEN, SEND,    RECEIVE, INCOMING};
-    uint64_t made = 0, what = draw(random, 46), kind = what < sizeof kinds / sizeof kinds[0] ? kinds[what] : 1 + draw(random, KINDS - 1);
+                                     RUNTIME, RUNTIME, RECEIVE, SEND,  SEND,    WRITTEN, SEND,    RECEIVE, INCOMING,
+                                     RUNTIME, MAILBOX, MAILBOX, MAILBOX, MAILBOX, RUNTIME, BUFFER,  MAILBOX};
+    uint64_t made = 0, what = draw(random, 54), kind = what < sizeof kinds / sizeof kinds[0] ? kinds[what] : 1 + draw(random, KINDS - 1);
     uint64_t handle = some(random, kind);
     char *buf = lent[draw(random, BUFFERS)];
     size_t len = draw(random, ROOM + 1);
@@ -366,7 +429,35 @@ static void call(struct random *random)
             known(mdg_incoming_end(handle));
         break;
     case 41:
+        if (draw(random, 4) == 0)
+            known(mdg_mailbox_open(handle, draw(random, 2) ? "box" : "other", 1 + (uint32_t)draw(random, 3), &made));
+        break;
     case 42:
+    case 43:
+        put_into(random, handle, buf, time);
+        break;
+    case 44:
+    case 45:
+        take_from(random, handle, time, &made);
+        break;
+    case 46:
+        if (draw(random, 4) == 0 && known(mdg_buffer_new(1 + draw(random, ROOM), &made)) == 0)
+            note_buffer(made);
+        break;
+    case 47:
+        use_buffer(random, handle);
+        break;
+    case 48:
+        if (known(mdg_address(handle, text, sizeof text)) > 0)
+            note_address(random, text);
+        known(mdg_mailbox_changes(handle, text, draw(random, sizeof text)));
+        known(mdg_mailbox_offer(handle, draw(random, 100000)));
+        noted_address(random, text);
+        known(mdg_mailbox_add_store(handle, text));
+        known(mdg_mailbox_turn(handle, time));
+        break;
+    case 49:
+    case 50:
         wrong(random);
         break;
     default:
@@ -417,6 +508,8 @@ int main(int argc, char **argv)
     CHECK(went_well > calls_each * THREADS / 10);
     for (runtime = 0; runtime < count_opened; runtime++)
         known(mdg_close(opened[runtime]));
+    for (runtime = 0; runtime < count_buffers; runtime++)
+        known(mdg_close(buffers[runtime]));
     CHECK(descriptors() == before);
     puts("good");
     return 0;

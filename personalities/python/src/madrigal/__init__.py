@@ -9,12 +9,14 @@ from .circuit import ADDRESS, ANY, ANY_TAG, Circuit, Packing, Unpacking
 from .errors import (ArgumentError, Busy, Closed, Denied, Error, Forked, Gone, Lost, Mismatch, Refused, Reset, TimedOut, Unreachable)
 from .launched import world
 from .lossy import Fate, LossyAcceptor, LossyLink, LossyMessage, MessageClass
+from .mailbox import Buffer, Draft, Header, Mailbox
 from .ports import Incoming, Message, ReceivePort, SendPort
 from .runtime import Acceptor, Link, Runtime
 
 __version__ = _lib.mdg_version().decode()
 __all__ = [
-    "ADDRESS", "ANY", "ANY_TAG", "Acceptor", "ArgumentError", "Busy", "Circuit", "Closed", "Denied", "Error", "Fate", "Forked", "Gone", "Incoming", "Link",
-    "Lost", "LossyAcceptor", "LossyLink", "LossyMessage", "Message", "MessageClass", "Mismatch", "Packing", "ReceivePort", "Refused", "Reset", "Runtime", "SendPort", "Server", "TimedOut", "Transport", "Unpacking", "Unreachable", "connect",
+    "ADDRESS", "ANY", "ANY_TAG", "Acceptor", "ArgumentError", "Buffer", "Busy", "Circuit", "Closed", "Denied", "Draft", "Error", "Fate", "Forked",
+    "Gone", "Header", "Incoming", "Link", "LossyAcceptor", "LossyLink", "LossyMessage", "Lost", "Mailbox", "Message", "MessageClass", "Mismatch",
+    "Packing", "ReceivePort", "Refused", "Reset", "Runtime", "SendPort", "Server", "TimedOut", "Transport", "Unpacking", "Unreachable", "connect",
     "create_connection", "create_server", "listen", "world",
 ]
