@@ -1,4 +1,4 @@
-//! Measurements between two processes: a ping-pong over a VLink or a Circuit, or between ports, against the fastest two processors can exchange anything at
+//! Measurements between two processes: a ping-pong over a VLink or a Circuit, between ports or mailboxes, against the fastest two processors can exchange anything at
 //! all.
 //!
 //! The yardstick is one cache line two processes write in turn, measured in the same run, round by round; so the ratio means the same
@@ -32,12 +32,14 @@ mod channel;
 mod circuit;
 mod crowd;
 mod job;
+mod mailbox;
 mod port;
 mod report;
 
 pub use circuit::circuit;
 pub use crowd::{Crowd, crowd};
 pub use job::ROUNDS;
+pub use mailbox::{MailboxReport, mailbox};
 pub use port::{PortReport, port};
 pub use report::{PerfError, Report};
 
@@ -96,6 +98,9 @@ pub fn peer() -> Result<bool, PerfError> {
     }
     if let Some(asked) = asked.strip_prefix(crowd::IDLE) {
         return crowd::idle(asked).map(|()| true);
+    }
+    if let Some(asked) = asked.strip_prefix(mailbox::ASKED) {
+        return mailbox::peer(asked).map(|()| true);
     }
     if let Some(asked) = asked.strip_prefix(port::ASKED) {
         return port::peer(asked).map(|()| true);

@@ -215,6 +215,8 @@ pub(crate) enum PerfOf {
     Circuit(Circuit),
     /// A ping-pong between send ports and receive ports of two processes, against a Circuit of theirs, in the same run
     Port(Vlink),
+    /// A ping-pong between mailboxes of two processes: headers alone, and shared buffers of 4 KiB against those of 1 MiB, in the same run
+    Mailbox(Mailbox),
 }
 
 /// `madrigal perf vlink`, `madrigal perf circuit` and `madrigal perf port`.
@@ -229,6 +231,20 @@ pub(crate) struct Vlink {
     pub(crate) size: u32,
     /// Ping-pongs in each round
     #[arg(long, default_value_t = 50_000, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) iterations: u32,
+    /// Print JSON, for scripts
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `madrigal perf mailbox`.
+#[derive(Args)]
+pub(crate) struct Mailbox {
+    /// The driver to measure: shm or tcp
+    #[arg(long, alias = "driver", default_value = "shm", value_parser = measured)]
+    pub(crate) method: String,
+    /// Ping-pongs in each round
+    #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) iterations: u32,
     /// Print JSON, for scripts
     #[arg(long)]

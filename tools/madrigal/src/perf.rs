@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 
-use madrigal::perf::{self, Crowd, PerfError, PortReport, Report};
+use madrigal::perf::{self, Crowd, MailboxReport, PerfError, PortReport, Report};
 use serde::Serialize;
 
 use crate::{cli, out};
@@ -55,38 +55,64 @@ struct Between<'a> {
     circuit_rounds_ns: &'a [f64],
 }
 
+/// The same of mailboxes.
+#[derive(Serialize)]
+struct Boxed<'a> {
+    method: &'a str,
+    iterations: u32,
+    header_ns: f64,
+    small_ns: f64,
+    large_ns: f64,
+    ratio: f64,
+    header_rounds_ns: &'a [f64],
+    small_rounds_ns: &'a [f64],
+    large_rounds_ns: &'a [f64],
+}
+
 /// Runs the command.
 pub(crate) fn run(args: &cli::Perf) -> i32 {
     let Some(what) = &args.what else { return links::run(args) };
     match what {
         cli::PerfOf::Vlink(of) => {
             let report = perf::vlink(&of.method, of.size as usize, of.iterations);
-            print("VLink", of, report.as_ref().map(|report| (report, measured(report))))
+            print("VLink", (&of.method, of.json), report.as_ref().map(|report| (report, measured(report))))
         }
         cli::PerfOf::Circuit(cli::Circuit { of, peers: None }) => {
             let report = perf::circuit(&of.method, of.size as usize, of.iterations);
-            print("Circuit", of, report.as_ref().map(|report| (report, measured(report))))
+            print("Circuit", (&of.method, of.json), report.as_ref().map(|report| (report, measured(report))))
         }
         cli::PerfOf::Port(of) => {
             let report = perf::port(&of.method, of.size as usize, of.iterations);
-            print("message between ports", of, report.as_ref().map(|report| (report, between(report))))
+            print(
+                "message between ports",
+                (&of.method, of.json),
+                report.as_ref().map(|report| (report, between(report))),
+            )
+        }
+        cli::PerfOf::Mailbox(of) => {
+            let report = perf::mailbox(&of.method, of.iterations);
+            print(
+                "message between mailboxes",
+                (&of.method, of.json),
+                report.as_ref().map(|report| (report, boxed(report))),
+            )
         }
         cli::PerfOf::Circuit(cli::Circuit { of, peers: Some(peers) }) => {
             let crowd = perf::crowd(&of.method, of.size as usize, of.iterations, *peers as usize);
-            print("Circuit", of, crowd.as_ref().map(|crowd| (crowd, among(crowd))))
+            print("Circuit", (&of.method, of.json), crowd.as_ref().map(|crowd| (crowd, among(crowd))))
         }
     }
 }
 
 /// Prints what was found, for people or for scripts.
-fn print(what: &str, args: &cli::Vlink, found: Result<(&impl Display, impl Serialize), &PerfError>) -> i32 {
+fn print(what: &str, (method, json): (&str, bool), found: Result<(&impl Display, impl Serialize), &PerfError>) -> i32 {
     match found {
-        Ok((_, measured)) if args.json => out::print_json(&measured),
+        Ok((_, measured)) if json => out::print_json(&measured),
         Ok((report, _)) => {
             out::print(&format!("{report}\n"));
             out::FOUND
         }
-        Err(error) => out::fail(&format!("cannot measure a {what} over {}: {error}", args.method)),
+        Err(error) => out::fail(&format!("cannot measure a {what} over {method}: {error}")),
     }
 }
 
@@ -115,6 +141,20 @@ fn between(report: &PortReport) -> Between<'_> {
         ratio: report.ratio(),
         port_rounds_ns: &report.port_ns,
         circuit_rounds_ns: &report.circuit_ns,
+    }
+}
+
+fn boxed(report: &MailboxReport) -> Boxed<'_> {
+    Boxed {
+        method: &report.method,
+        iterations: report.iterations,
+        header_ns: report.header(),
+        small_ns: report.small(),
+        large_ns: report.large(),
+        ratio: report.ratio(),
+        header_rounds_ns: &report.header_ns,
+        small_rounds_ns: &report.small_ns,
+        large_rounds_ns: &report.large_ns,
     }
 }
 

@@ -126,6 +126,9 @@ pub enum PerfError {
     /// A message was lost.
     #[error(transparent)]
     Circuit(#[from] madrigal_message::circuit::CircuitError),
+    /// A message between mailboxes was lost.
+    #[error(transparent)]
+    Mailbox(#[from] madrigal_message::mailbox::MailError),
     /// A message between ports was lost.
     #[error(transparent)]
     Port(#[from] madrigal_message::ports::PortError),
