@@ -6,7 +6,7 @@ use core::fmt;
 use madrigal_message::mailbox::{Buffer, Data, Draft, Filter, Kind, Letter, Mailbox, Mailboxes, Policy, PortAddress};
 use madrigal_sys::{process, time};
 
-use super::circuit::{driver, settings};
+use super::circuit::{Way, worker};
 use super::job::{Job, Peer, ROUNDS, START_NS};
 use super::report::{PerfError, best, median, os, steady};
 
@@ -87,9 +87,9 @@ struct End {
 
 /// Measures ping-pongs between mailboxes by `method`, in turn. Blocks until done; starts this program once more meanwhile.
 pub fn mailbox(method: &str, iterations: u32) -> Result<MailboxReport, PerfError> {
-    driver(method)?;
+    Way::of(method)?;
     let job = Job { size: 0, iterations: iterations.max(1) };
-    let all = Mailboxes::open(&crate::worker_with(&settings(&[method]))?)?;
+    let all = Mailboxes::open(&worker(method)?)?;
     let own = all.mailbox("asks", 4)?;
     let asked =
         [process::own_pid().to_string(), job.iterations.to_string(), method.to_owned(), own.address().to_string()];
@@ -116,7 +116,7 @@ pub(super) fn peer(asked: &str) -> Result<(), PerfError> {
     let unclear = || PerfError::Unclear(asked.to_owned());
     let words: Vec<&str> = asked.split(' ').collect();
     let [_, _, method, to] = words[..] else { return Err(unclear()) };
-    let all = Mailboxes::open(&crate::worker_with(&settings(&[method]))?)?;
+    let all = Mailboxes::open(&worker(method)?)?;
     let end = End::new(all.mailbox("answers", 4)?, to.parse().map_err(|_| unclear())?)?;
     end.put(0, 0)?;
     for _ in 0..ROUNDS {
