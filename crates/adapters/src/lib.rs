@@ -4,7 +4,7 @@
 //! * [`contract`]: the interface of an adapter to the owner of sockets and a clock;
 //! * [`adoc`]: adaptive compression;
 //! * [`stripe`]: several streams as one ordered link;
-//! * [`tls`]: encryption, and who the other end is; of the links of programs, for a daemon's has its own (`link/channel.rs`);
+//! * [`tls`]: encryption, and who the other end is;
 //! * [`vrp`]: messages of which some bytes may be lost, over datagrams; no adapter of the table, for it carries no stream;
 //! * [`chain()`]: the adapters of a stack, as one;
 //! * [`stack`]: `adoc/tls/stripe(8)/tcp`, read, printed, and agreed on by both ends.

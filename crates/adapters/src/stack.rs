@@ -2,7 +2,7 @@
 //!
 //! Each element stands at most once, `tcp` last. Compression stands above encryption, for what is enciphered cannot be compressed, and
 //! above `stripe`, for a compressor wants all bytes in order. `tls` stands above `stripe` (one handshake) or below it (one for each
-//! stream).
+//! stream; links of daemons only).
 
 mod agree;
 
@@ -64,9 +64,6 @@ pub enum StackError {
     /// Compression below encryption.
     #[error("`adoc` below `tls`: what is enciphered cannot be compressed; write `adoc/tls`")]
     CompressedCipher,
-    /// One handshake for all streams, where each has its own.
-    #[error("each connection of a link is enciphered for itself: write `stripe(N)/tls`")]
-    EncipheredOnce,
     /// Compression below the spreading.
     #[error(
         "`adoc` below `stripe`: it compresses bytes in order, which a stripe's streams do not have; write `adoc/stripe(N)`"
@@ -143,12 +140,6 @@ impl Stack {
     pub fn is_enciphered_once(&self) -> bool {
         let place = |name: &str| self.0.iter().position(|element| element.name() == name);
         place("tls").zip(place("stripe")).is_some_and(|(tls, stripe)| tls < stripe)
-    }
-
-    /// The stack of a link whose streams are enciphered each by itself, as text.
-    pub fn of_link(text: &str) -> Result<Self, StackError> {
-        let stack: Self = text.parse()?;
-        if stack.is_enciphered_once() { Err(StackError::EncipheredOnce) } else { Ok(stack) }
     }
 
     /// The element of that name.

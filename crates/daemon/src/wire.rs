@@ -2,7 +2,7 @@
 //! with a head of one byte, the kind, and a body that is JSON or plain text.
 //!
 //! ```text
-//!  between daemons    HELLO both ways, or REFUSED with the reason; then the multiplexer
+//!  between daemons    HELLO both ways, or JOIN, or REFUSED with the reason; then the multiplexer
 //!  a stream           opens with a StreamHeader; a connect request is answered by a ConnectReply: code, length (2), text;
 //!                     the answer to a question follows as JSON
 //!  control socket     STATUS, STOP, CONNECT, FORWARD, LINK, ROUTE, CONNECTIONS, VERDICT, RELOAD, POOL; answered by DONE or FAILED
@@ -24,6 +24,8 @@ pub const VERSION: u32 = 4;
 pub(crate) const HELLO: u8 = 1;
 /// A daemon refuses its peer; the reason.
 pub(crate) const REFUSED: u8 = 2;
+/// A connection is a further one of a link that is enciphered above all of its connections: a [`Joining`].
+pub(crate) const JOIN: u8 = 3;
 /// Request: the daemon's status.
 pub(crate) const STATUS: u8 = 16;
 /// Request: stop the daemon.
@@ -97,6 +99,28 @@ pub(crate) struct Joins {
     pub(crate) link: u64,
     /// The connection's number in the link.
     pub(crate) lane: u32,
+}
+
+/// What one end shows on a further connection of a link that is enciphered above all of them: name of the link (16 bytes), number of the
+/// connection (4), secret (32), and zeros up to [`SHORTEST_HELLO`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Joining {
+    /// The link, which both ends call so.
+    pub(crate) link: [u8; 16],
+    /// The connection's number in the link.
+    pub(crate) lane: u32,
+    /// What only the two ends of the link know.
+    pub(crate) secret: [u8; 32],
+}
+
+impl Joining {
+    /// Reads the body of a frame.
+    pub(crate) fn read(body: &[u8]) -> Option<Self> {
+        let (link, rest) = body.split_first_chunk()?;
+        let (lane, rest) = rest.split_first_chunk()?;
+        let secret = rest.first_chunk()?;
+        Some(Self { link: *link, lane: u32::from_le_bytes(*lane), secret: *secret })
+    }
 }
 
 /// A port of a host, as a command requests it.
@@ -385,6 +409,14 @@ pub(crate) fn greeting(hello: &Hello) -> Vec<u8> {
     frame(HELLO, &body)
 }
 
+/// The frame of a [`Joining`].
+pub(crate) fn joining(joining: &Joining) -> Vec<u8> {
+    let Joining { link, lane, secret } = joining;
+    let mut body = [&link[..], &lane.to_le_bytes(), secret].concat();
+    body.resize(SHORTEST_HELLO, 0);
+    frame(JOIN, &body)
+}
+
 /// Parses a frame at the front of `bytes`: its kind, body, and whole length. `Ok(None)`: it is not complete.
 pub(crate) fn take(bytes: &[u8], longest: usize) -> Result<Option<(u8, Vec<u8>, usize)>, String> {
     let front = frame::front(bytes, longest).map_err(|nonsense| nonsense.to_string())?;
@@ -453,6 +485,16 @@ mod tests {
         let names =
             [StreamHeader::RouteUpdate, StreamHeader::Discard, StreamHeader::Renewed].map(|header| header.bytes());
         assert_eq!(names, [&b"\"routeupdate\""[..], b"\"discard\"", b"\"renewed\""]);
+    }
+
+    #[test]
+    fn what_a_further_connection_shows_reads_back() {
+        let shown = Joining { link: [1; 16], lane: 0x0403_0201, secret: [2; 32] };
+        let bytes = joining(&shown);
+        let (kind, body, len) = take(&bytes, LONGEST_HELLO).unwrap().unwrap();
+        assert_eq!((kind, len, Joining::read(&body)), (JOIN, bytes.len(), Some(shown)));
+        assert_eq!(body[16..20], [1, 2, 3, 4]);
+        assert!(body.len() == SHORTEST_HELLO && Joining::read(&body[..51]).is_none());
     }
 
     #[test]

@@ -69,7 +69,7 @@ fn stack(args: &Up) -> Result<Option<Stack>, String> {
     match (&args.stack, std::env::var(STACK).unwrap_or_default()) {
         (Some(typed), _) => Ok(Some(typed.clone())),
         (None, text) if text.is_empty() => Ok(None),
-        (None, text) => Stack::of_link(&text).map(Some).map_err(|error| format!("{STACK}={text}: {error}")),
+        (None, text) => text.parse::<Stack>().map(Some).map_err(|error| format!("{STACK}={text}: {error}")),
     }
 }
 

@@ -168,7 +168,6 @@ fn what_links_are_made_of_is_said_at_one_end() {
     let grid = bed.folder.path("grid.toml");
     for (typed, variable, why) in [
         (Some("tls/adoc/tcp"), "", "`adoc` below `tls`"),
-        (Some("tls/stripe(2)/tcp"), "", "write `stripe(N)/tls`"),
         (None, "gzip/tcp", "MADRIGAL_STACK=gzip/tcp: there is no `gzip`"),
     ] {
         let mut arguments = vec!["up", "--grid", &grid, "--host", "a1"];

@@ -26,7 +26,7 @@ pub struct Offer {
     pub stack: Stack,
     /// It wants no less than that, or nothing: the user configured it.
     pub strict: bool,
-    /// The adapters it has; `tls` and `tcp` are none, every end has both.
+    /// The adapters it has. `tls` and `tcp` every end has; who names `tls` here can have it above `stripe`, where the other end insists.
     pub known: Known,
 }
 
@@ -95,7 +95,7 @@ pub enum Refusal {
         /// The one that has not.
         without: Stack,
     },
-    /// The streams of the one are enciphered, and the link of the other.
+    /// The streams of the one are enciphered, and the link of the other, and none can or will do as the other.
     #[error("`tls` is above `stripe` in `{above}` and below it in `{below}`: write the same at both ends")]
     Order {
         /// The stack of the one.
@@ -133,14 +133,22 @@ pub fn agree(one: &Offer, other: &Offer) -> Result<Agreed, Refusal> {
         kept.map(|element| least(*element, one, other)).collect()
     };
     let (ours, theirs) = (elements(one), elements(other));
-    if ours != theirs {
-        let is_above = ours.iter().position(|element| *element == Element::Tls)
-            < ours.iter().position(|element| matches!(element, Element::Stripe(_)));
-        let (above, below) = if is_above { (one, other) } else { (other, one) };
-        return Err(Refusal::Order { above: above.stack.clone(), below: below.stack.clone() });
-    }
+    let can_follow = |offer: &Offer| !offer.strict && offer.known.contains_key("tls");
+    let elements = match () {
+        () if ours == theirs || one.strict && can_follow(other) => ours,
+        () if other.strict && can_follow(one) => theirs,
+        () => return Err(differs(&ours, (one, other))),
+    };
     // Less than a stack that makes sense does so, too.
-    Ok(Agreed { stack: Stack(ours), versions, left_out })
+    Ok(Agreed { stack: Stack(elements), versions, left_out })
+}
+
+/// `tls` stands above `stripe` for one end, which has these elements, and below it for the other.
+fn differs(ours: &[Element], (one, other): (&Offer, &Offer)) -> Refusal {
+    let is_above = ours.iter().position(|element| *element == Element::Tls)
+        < ours.iter().position(|element| matches!(element, Element::Stripe(_)));
+    let (above, below) = if is_above { (one, other) } else { (other, one) };
+    Refusal::Order { above: above.stack.clone(), below: below.stack.clone() }
 }
 
 /// The elements that a link can be without: the versions that both ends speak, and what is left out.

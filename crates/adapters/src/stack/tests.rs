@@ -125,6 +125,12 @@ fn what_makes_it_safe_is_never_left_out_and_who_insists_gets_it_or_nothing() {
     let less = Offer { strict: true, ..offer("tls/stripe(2)/tcp") };
     let left_out = ["`adoc` is wanted by one end only", "`stripe(8)`: the other end wants no more than 2"];
     assert_eq!(found(&less, &full), ("tls/stripe(2)/tcp".into(), left_out.map(str::to_owned).to_vec()));
+    // Who does not insist, and can have `tls` on either side, follows who does.
+    let above = Offer { strict: true, ..offer("tls/stripe(8)/tcp") };
+    let able = Offer { known: known(&[("adoc", 1, 2), ("stripe", 1, 1), ("tls", 1, 1)]), ..offer("stripe(8)/tls/tcp") };
+    assert_eq!(both(&above, &able).unwrap().stack, above.stack);
+    assert_eq!(refusal(&above, &offer("stripe(8)/tls/tcp")), order);
+    assert_eq!(refusal(&above, &Offer { strict: true, ..able.clone() }), order);
     // Where the stripe is left out, the order does not matter.
     let old = Offer { known: known(&[]), ..offer("stripe(8)/tls/tcp") };
     assert_eq!(both(&old, &offer("tls/stripe(8)/tcp")).unwrap().stack, stack("tls/tcp"));
@@ -151,7 +157,7 @@ fn any_stack() -> impl Strategy<Value = Stack> {
 
 fn any_offer() -> impl Strategy<Value = Offer> {
     let versions = (0u16..4, 0u16..4).prop_map(|(oldest, newest)| Versions { oldest, newest });
-    let names = prop_oneof![Just("adoc".to_owned()), Just("stripe".to_owned()), "[a-z]{1,3}"];
+    let names = prop_oneof![Just("adoc".to_owned()), Just("stripe".to_owned()), Just("tls".to_owned()), "[a-z]{1,3}"];
     let known = prop::collection::btree_map(names, versions, 0..4);
     (any_stack(), any::<bool>(), known).prop_map(|(stack, strict, known)| Offer { stack, strict, known })
 }

@@ -8,6 +8,7 @@
 //!   connecting end in, so that a connect fails with the reason.
 //! * The alert `close_notify` is the end of the link: one that stops without it is cut off.
 //! * Certificates are those of [`Credentials`], which reads their files again when they change.
+//! * A link of daemons begins with a handshake of its first stream, and has its session above all streams from then on ([`Tls::of`]).
 
 use std::io::{self, Read as _, Write as _};
 
@@ -74,9 +75,25 @@ impl Tls {
             Role::Connecting => ClientConnection::new(credentials.client(), server_name()).map(Connection::from),
             Role::Accepting => ServerConnection::new(credentials.server()).map(Connection::from),
         };
-        let mut connection = connection.map_err(|error| error.to_string())?;
+        Ok(Self::on(connection.map_err(|error| error.to_string())?, credentials, role))
+    }
+
+    /// An end that goes on with a session: its handshake is done, the other end is known and let in, and no bytes of it wait.
+    pub fn of(session: Connection, credentials: &Credentials) -> Self {
+        let role = if matches!(session, Connection::Client(_)) { Role::Connecting } else { Role::Accepting };
+        let mut tls = Self::on(session, credentials, role);
+        tls.state = State::Open;
+        tls
+    }
+
+    /// A secret of the session that only its two ends know, for this purpose (RFC 8446, section 7.5); none before it is known who they are.
+    pub fn secret(&self, label: &[u8], context: &[u8]) -> Option<[u8; 32]> {
+        self.connection.export_keying_material([0; 32], label, Some(context)).ok()
+    }
+
+    fn on(mut connection: Connection, credentials: &Credentials, role: Role) -> Self {
         connection.set_buffer_limit(None);
-        Ok(Self {
+        Self {
             connection,
             credentials: credentials.clone(),
             role,
@@ -88,7 +105,7 @@ impl Tls {
             close_sent: false,
             inbox: Vec::new(),
             read: 0,
-        })
+        }
     }
 
     /// Opens the records that are whole, and judges the other end once its certificates have come.

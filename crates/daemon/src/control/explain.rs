@@ -25,7 +25,7 @@ impl Daemon {
                 figures: candidate.route.figures,
                 measured_ago_s: candidate.ago,
                 address: link.and_then(|link| link.address).map(|at| at.to_string()),
-                tls: link.map(|link| link.channel.is_encrypted()),
+                tls: link.map(|link| link.is_enciphered()),
                 stack: agreed.map(|agreed| agreed.stack.to_string()),
                 connections: up.map_or(0, Up::connections),
                 each: candidate.link.map_or_else(Vec::new, |link| self.connections_of(link)),

@@ -164,10 +164,11 @@ impl Daemon {
 
     /// Why a link must end, if it must.
     fn must_end(&self, new: &Grid, token: Token) -> Option<&'static str> {
-        let link = self.links.get(&token)?;
+        // Further connections end with their link.
+        let link = self.links.get(&token).filter(|link| link.joins.is_none())?;
         let peer = link.up().map(|up| up.peer).or(link.dialled.map(|(peer, _)| peer))?;
         let (own, host) = (new.hosts.get(self.own_index)?, new.hosts.get(peer)?);
-        let plain = !link.channel.is_encrypted() && link.method() != "command";
+        let plain = !link.is_enciphered() && link.method() != "command";
         match () {
             () if host.is_gone() => Some(TAKEN_OUT),
             () if plain && !new.is_trusted_between(own, host) => Some(MUST_BE_ENCIPHERED),

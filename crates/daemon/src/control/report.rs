@@ -45,7 +45,7 @@ impl Daemon {
         let all = with.into_iter().map(|(token, link, up)| LinkStatus {
             dialled: link.dialled.is_some(),
             address: link.address.map(|at| at.to_string()),
-            tls: link.channel.is_encrypted(),
+            tls: link.is_enciphered(),
             urgent: up.purpose == Purpose::Urgent,
             streams: up.mux.len(),
             held: up.mux.held(),

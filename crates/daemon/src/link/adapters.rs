@@ -1,7 +1,7 @@
-//! What lies between the multiplexer of a link and its connections: compression, several connections as one, or both.
+//! What lies between the multiplexer of a link and its connections: compression, several connections as one, and encryption above these.
 //!
 //! ```text
-//!   Mux --> Compressed (adoc) --> Striped (stripe) --> a channel for each connection (tls/tcp)
+//!   Mux --> Compressed (adoc) --> Enciphered (tls above stripe) --> Striped (stripe) --> a channel for each connection (tls/tcp, or tcp)
 //! ```
 //! A link of neither has none of this: its multiplexer writes to its only channel.
 
@@ -9,12 +9,15 @@ use madrigal_adapters::contract::{Lane, ONLY};
 use madrigal_proto::mux::{Mux, Taker};
 
 use crate::link::compressed::Compressed;
+use crate::link::enciphered::Enciphered;
 use crate::link::striped::Striped;
 use crate::poll::Token;
 
 /// The adapters of a link, one of them at least.
 pub(crate) struct Adapters {
     pub(crate) compressed: Option<Compressed>,
+    /// Only above several connections; that of a single one is its channel's.
+    pub(crate) enciphered: Option<Enciphered>,
     pub(crate) striped: Option<Striped>,
 }
 
@@ -62,12 +65,16 @@ impl Adapters {
         mux: &mut Mux,
         taker: Taker<'_>,
     ) -> Result<(), String> {
-        let compressed = &mut self.compressed;
-        let mut deliver = |bytes: &[u8]| match compressed {
+        let Self { compressed, enciphered, striped } = self;
+        let mut clear = |bytes: &[u8]| match compressed {
             Some(compressed) => compressed.receive(now, bytes, mux, taker),
             None => mux.receive_with(now, bytes, taker).map_err(|broken| broken.to_string()),
         };
-        match &mut self.striped {
+        let mut deliver = |bytes: &[u8]| match enciphered {
+            Some(enciphered) => enciphered.receive(now, bytes, &mut clear),
+            None => clear(bytes),
+        };
+        match striped {
             Some(striped) => striped.receive(now, lane, bytes, &mut deliver),
             None => deliver(bytes),
         }
@@ -76,24 +83,37 @@ impl Adapters {
     /// Moves what the multiplexer has to send to the connections' queue, if there are several, as far as there is room. Returns whether
     /// that was anything.
     pub(crate) fn take_from(&mut self, now: u64, mux: &mut Mux) -> bool {
-        let Self { compressed, striped } = self;
+        let Self { compressed, enciphered, striped } = self;
         let Some(striped) = striped else { return false };
-        striped.take_from(|out, room| match compressed {
-            Some(compressed) => compressed.transmit(now, mux, room, out),
-            None => mux.transmit(out, room),
-        })
+        striped.take_from(source(now, compressed, enciphered, mux))
     }
 
     /// Adds what goes by a connection to `out`, up to `room` bytes.
     pub(crate) fn transmit(&mut self, now: u64, lane: Lane, mux: &mut Mux, room: usize, out: &mut Vec<u8>) {
-        let Self { compressed, striped } = self;
-        let mut source = |out: &mut Vec<u8>, room| match compressed {
-            Some(compressed) => compressed.transmit(now, mux, room, out),
-            None => mux.transmit(out, room),
-        };
+        let Self { compressed, enciphered, striped } = self;
+        let mut source = source(now, compressed, enciphered, mux);
         match striped {
             Some(striped) => striped.transmit(now, lane, room, out, &mut source),
             None => source(out, room),
+        }
+    }
+}
+
+/// What the adapters above the connections make of what the multiplexer has to send.
+fn source<'a>(
+    now: u64,
+    compressed: &'a mut Option<Compressed>,
+    enciphered: &'a mut Option<Enciphered>,
+    mux: &'a mut Mux,
+) -> impl FnMut(&mut Vec<u8>, usize) + use<'a> {
+    move |out, room| {
+        let mut clear = |out: &mut Vec<u8>, room| match compressed {
+            Some(compressed) => compressed.transmit(now, mux, room, out),
+            None => mux.transmit(out, room),
+        };
+        match enciphered {
+            Some(enciphered) => enciphered.transmit(now, room, out, &mut clear),
+            None => clear(out, room),
         }
     }
 }

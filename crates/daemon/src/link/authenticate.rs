@@ -38,6 +38,9 @@ impl Daemon {
         if kind == wire::REFUSED {
             return Err(format!("refused: {}", String::from_utf8_lossy(&body)));
         }
+        if kind == wire::JOIN {
+            return self.handle_joining(token, &body, &rest).map_err(|why| self.refuse(token, why));
+        }
         let hello: Hello = match (kind, serde_json::from_slice(&body)) {
             (wire::HELLO, Ok(hello)) => hello,
             _ => return Err("the first frame is no greeting".to_owned()),

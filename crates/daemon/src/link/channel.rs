@@ -1,58 +1,28 @@
-//! The channel of a link: bytes on the wire, plain or encrypted (TLS 1.3, with certificates at both ends). It queues little: the less waits
-//! between the multiplexer and the wire, the sooner urgent bytes arrive.
+//! The channel of a link: bytes on the wire, plain or encrypted (TLS 1.3, with certificates at both ends; `session.rs`). It queues little: the
+//! less waits between the multiplexer and the wire, the sooner urgent bytes arrive.
 
-use std::io::{self, IoSlice, Read as _, Write as _};
+use std::io::Write as _;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use madrigal_identity::{Credentials, Refusal, server_name};
+use madrigal_identity::{Credentials, server_name};
 use madrigal_sys::tcp;
 use rustix::io::Errno;
 use rustix::net::sockopt::{set_tcp_congestion, tcp_congestion};
 use rustls::pki_types::CertificateDer;
 use rustls::{ClientConnection, Connection, ServerConfig, ServerConnection};
 
+use crate::link::session::{Broken, MOST_QUEUED, Session, records};
 use crate::socket::{self, Recv};
-
-/// Why a channel failed.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum Broken {
-    /// An error of the system.
-    #[error("{0}")]
-    System(#[from] Errno),
-    /// One end refuses the other.
-    #[error("{0}")]
-    Refused(#[from] Refusal),
-    /// Invalid TLS records.
-    #[error("no TLS 1.3 of a grid: {0}")]
-    Records(String),
-    /// The handshake has more bytes than any certificates need.
-    #[error("too long a handshake")]
-    TooLong,
-    /// The peer requests TLS, and this host has no certificate.
-    #[error("it asks for TLS, and this host has no certificate")]
-    NoCertificate,
-}
 
 /// The form of the bytes on the wire.
 enum Cipher {
     /// Plain.
     Plain,
     /// Encrypted.
-    Tls(Box<Tls>),
+    Tls(Box<Session>),
     /// Not known before the first byte of the connecting end; with our configuration of TLS, if we have a certificate.
     Open(Option<Arc<ServerConfig>>),
-}
-
-/// A TLS connection.
-struct Tls {
-    connection: Connection,
-    /// Bytes of the handshake that came.
-    received: usize,
-    /// The end of the handshake was reported.
-    reported: bool,
-    /// The other end closed the connection.
-    ended: bool,
 }
 
 /// A connection to another daemon.
@@ -70,8 +40,6 @@ pub(crate) struct Channel {
     most_unsent: usize,
 }
 
-/// Bytes that may wait for the wire, before encryption and after it.
-const MOST_QUEUED: usize = 256 << 10;
 /// Unsent bytes that may wait in the kernel, and the most on a fast link: urgent ones queue behind them.
 pub(super) const UNSENT: usize = 128 << 10;
 const MOST_UNSENT: usize = 1 << 20;
@@ -81,8 +49,6 @@ const FAR: u32 = 1000;
 pub(super) const BY_RATE: &str = "bbr";
 /// Every kernel has it, and lets every process use it.
 const ALWAYS_THERE: &str = "reno";
-/// The longest handshake, ten times that of three certificates.
-const LONGEST_HANDSHAKE: usize = 32 << 10;
 /// The first byte of a TLS connection: the type of a handshake record.
 const HANDSHAKE: u8 = 0x16;
 /// The alert `handshake_failure`, for peers that request TLS where this host has no certificate.
@@ -97,7 +63,7 @@ impl Channel {
     /// An encrypted connection that we made.
     pub(crate) fn tls(socket: OwnedFd, credentials: &Credentials) -> Result<Self, Broken> {
         let made = ClientConnection::new(credentials.client(), server_name());
-        Ok(Self::new(socket, Cipher::Tls(Tls::new(made.map_err(records)?.into()))))
+        Ok(Self::new(socket, Cipher::Tls(Session::new(made.map_err(records)?.into()))))
     }
 
     /// An accepted connection. Its first byte decides whether it is plain or encrypted.
@@ -172,6 +138,32 @@ impl Channel {
         tls.connection.export_keying_material([0; 32], b"EXPORTER-madrigal-renewal", Some(context)).ok()
     }
 
+    /// The peer has greeted, and the channel stays as it is: from now on as much is read at once as there is.
+    pub(crate) fn greeted(&mut self) {
+        if let Cipher::Tls(session) = &mut self.cipher {
+            session.read_many();
+        }
+    }
+
+    /// Gives the session of an encrypted connection away, for a link that has it above all of its connections. What waits is encrypted before;
+    /// everything behind it goes as it is. Nothing was read behind the record that ended the peer's greeting: see [`Session`].
+    pub(crate) fn take_session(&mut self) -> Option<Connection> {
+        let mut connection = match std::mem::replace(&mut self.cipher, Cipher::Plain) {
+            Cipher::Tls(session) => session.connection,
+            other => {
+                self.cipher = other;
+                return None;
+            }
+        };
+        let waiting = self.out.split_off(self.sent);
+        (self.out, self.sent) = (Vec::new(), 0);
+        connection.set_buffer_limit(None);
+        // Without a limit, and into memory, neither fails.
+        let _ = connection.writer().write_all(&waiting);
+        while connection.wants_write() && connection.write_tls(&mut self.out).is_ok() {}
+        Some(connection)
+    }
+
     /// Reads what came. The buffer has room for some TLS records.
     pub(crate) fn read(&mut self, buffer: &mut [u8]) -> Result<Recv, Broken> {
         if let Cipher::Open(config) = &self.cipher {
@@ -181,7 +173,7 @@ impl Channel {
             };
             self.cipher = match (first, config) {
                 (HANDSHAKE, Some(config)) => {
-                    Cipher::Tls(Tls::new(ServerConnection::new(config.clone()).map_err(records)?.into()))
+                    Cipher::Tls(Session::new(ServerConnection::new(config.clone()).map_err(records)?.into()))
                 }
                 (HANDSHAKE, None) => {
                     let _ = socket::send(&self.socket, &NO_TLS);
@@ -267,111 +259,6 @@ impl Channel {
 impl AsFd for Channel {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
-    }
-}
-
-impl Tls {
-    fn new(mut connection: Connection) -> Box<Self> {
-        connection.set_buffer_limit(Some(MOST_QUEUED));
-        Box::new(Self { connection, received: 0, reported: false, ended: false })
-    }
-
-    /// Reads and decrypts. A third of the buffer is for the records, so that their payload, with that of an earlier partial record, fits in the
-    /// rest.
-    fn read(&mut self, socket: &OwnedFd, buffer: &mut [u8]) -> Result<Recv, Broken> {
-        let (clear, raw) = buffer.split_at_mut(buffer.len() - buffer.len() / 3);
-        let mut filled = 0;
-        while filled == 0 && !self.ended {
-            let count = match socket::recv(socket, raw)? {
-                Recv::Bytes(count) => count,
-                other => return Ok(other),
-            };
-            let mut rest = raw.get(..count).unwrap_or_default();
-            while !rest.is_empty() && !self.ended {
-                self.ended =
-                    self.connection.read_tls(&mut rest).map_err(|error| Broken::Records(error.to_string()))? == 0;
-                if let Err(error) = self.connection.process_new_packets() {
-                    let why = Refusal::of(&error);
-                    // The alert carries the reason, as far as alerts can.
-                    let _ = self.connection.write_tls(&mut Wire(socket, false));
-                    return Err(why.into());
-                }
-                filled += self.take(clear.get_mut(filled..).unwrap_or_default())?;
-            }
-            if self.connection.is_handshaking() {
-                self.received += count;
-                if self.received > LONGEST_HANDSHAKE {
-                    return Err(Broken::TooLong);
-                }
-            }
-        }
-        Ok(if filled > 0 { Recv::Bytes(filled) } else { Recv::End })
-    }
-
-    /// Takes what is decrypted.
-    fn take(&mut self, clear: &mut [u8]) -> Result<usize, Broken> {
-        let mut filled = 0;
-        while let Some(room) = clear.get_mut(filled..).filter(|room| !room.is_empty()) {
-            match self.connection.reader().read(room) {
-                Ok(0) => {
-                    self.ended = true;
-                    break;
-                }
-                Ok(count) => filled += count,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                Err(error) => return Err(Broken::Records(error.to_string())),
-            }
-        }
-        Ok(filled)
-    }
-
-    /// Encrypts and sends. Returns how many bytes were taken, and whether the wire took everything.
-    fn write(&mut self, socket: &OwnedFd, bytes: &[u8], more: bool) -> Result<(usize, bool), Errno> {
-        if !self.send(socket, more)? {
-            return Ok((0, false));
-        }
-        // Nothing is encrypted before the handshake is done.
-        if bytes.is_empty() || self.connection.is_handshaking() {
-            return Ok((0, true));
-        }
-        let taken = self.connection.writer().write(bytes).map_err(|_| Errno::IO)?;
-        Ok((taken, self.send(socket, more)?))
-    }
-
-    /// Sends the records that there are. Returns whether that was all.
-    fn send(&mut self, socket: &OwnedFd, more: bool) -> Result<bool, Errno> {
-        while self.connection.wants_write() {
-            match self.connection.write_tls(&mut Wire(socket, more)) {
-                Ok(_) => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
-                Err(error) => return Err(Errno::from_io_error(&error).unwrap_or(Errno::IO)),
-            }
-        }
-        Ok(true)
-    }
-}
-
-fn records(error: rustls::Error) -> Broken {
-    Broken::Records(error.to_string())
-}
-
-/// The socket, for TLS to write to; and whether more bytes follow.
-struct Wire<'a>(&'a OwnedFd, bool);
-
-impl io::Write for Wire<'_> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.write_vectored(&[IoSlice::new(bytes)])
-    }
-
-    fn write_vectored(&mut self, records: &[IoSlice<'_>]) -> io::Result<usize> {
-        match socket::send_all(self.0, records, self.1)? {
-            0 if records.iter().any(|record| !record.is_empty()) => Err(io::ErrorKind::WouldBlock.into()),
-            count => Ok(count),
-        }
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
     }
 }
 

@@ -105,7 +105,7 @@ impl Daemon {
             Ok(true) => {
                 let Some(Dial { socket, peer, address, joins, .. }) = self.dials.remove(&token) else { return };
                 let number = self.next_number(peer);
-                match self.channel_to(peer, socket) {
+                match self.channel_of(peer, socket, joins) {
                     Ok(channel) => {
                         let dialled = Dialled { peer, number, token, joins };
                         self.add_link(channel, Some(dialled), Some(address));
@@ -206,6 +206,14 @@ impl Daemon {
         let number = &mut self.peers[peer].dial_count;
         *number += 1;
         *number
+    }
+
+    /// The channel of a connection that was dialled. Where it joins a link that is enciphered above all of its connections, that is all.
+    fn channel_of(&self, peer: usize, socket: OwnedFd, joins: Option<(Token, Lane)>) -> Result<Channel, String> {
+        match joins.and_then(|(of, _)| self.links.get(&of)) {
+            Some(of) if of.is_enciphered() && !of.channel.is_encrypted() => Ok(Channel::plain(socket)),
+            _ => self.channel_to(peer, socket),
+        }
     }
 
     /// The channel of a new connection to a host, plain or encrypted as the grid demands.

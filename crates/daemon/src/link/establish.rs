@@ -8,7 +8,9 @@ use madrigal_identity::Peer as Identity;
 use madrigal_proto::mux::Mux;
 
 use crate::daemon::Daemon;
+use crate::link::adapters::Adapters;
 use crate::link::close::RESTARTED;
+use crate::link::enciphered::Enciphered;
 use crate::link::measured::Measured;
 use crate::link::stack::plain_offer;
 use crate::link::{Link, Proved, Purpose, Rank, Stage, Up};
@@ -29,6 +31,12 @@ impl Daemon {
         // What is offered hangs on it.
         self.choose_congestion(token, peer);
         let Some(link) = self.links.get(&token) else { return };
+        if let Some(joining) = self.joining(link) {
+            if let Some(link) = self.links.get_mut(&token) {
+                link.channel.out().extend(joining);
+            }
+            return;
+        }
         let trial = self.trial_by(token).and_then(|id| self.trials.get(&id));
         let urgent = self.is_urgent_dial(token);
         let offered =
@@ -57,7 +65,7 @@ impl Daemon {
         rest: &[u8],
     ) -> Result<(), String> {
         let Some(link) = self.links.get(&token) else { return Ok(()) };
-        let adapters = self.adapters(link, peer, &agreed);
+        let mut adapters = self.adapters(link, peer, &agreed);
         let answer = self.answer(link);
         let proved = proved(link);
         let (now, own) = (self.now, self.own().name.clone());
@@ -72,6 +80,10 @@ impl Daemon {
                 (last, hello.host.clone(), hello.number)
             }
         };
+        let is_above =
+            adapters.as_ref().is_some_and(|adapters| adapters.striped.is_some()) && agreed.stack.is_enciphered_once();
+        self.take_session(token, adapters.as_deref_mut().filter(|_| is_above), rest)?;
+        let Some(link) = self.links.get_mut(&token) else { return Ok(()) };
         let mut mux = Mux::new(link.dialled.is_some(), keepalive_limits(), now);
         mux.ping(now);
         link.seen = hello.seen_here();
@@ -111,6 +123,22 @@ impl Daemon {
         self.begin_with(token, purpose);
         self.try_better_ways(peer);
         self.advertise_soon();
+        Ok(())
+    }
+
+    /// Both ends have greeted. A session that is above all connections of the link is given to its adapters: no bytes of it may wait.
+    fn take_session(&mut self, token: Token, above: Option<&mut Adapters>, rest: &[u8]) -> Result<(), String> {
+        let Some(link) = self.links.get_mut(&token) else { return Ok(()) };
+        let Some(adapters) = above else {
+            link.channel.greeted();
+            return Ok(());
+        };
+        if !rest.is_empty() {
+            return Err("it sends on behind its greeting, by the connection alone".to_owned());
+        }
+        let credentials = self.credentials.as_ref().map_err(Clone::clone)?;
+        let session = link.channel.take_session().ok_or("a session above its connections, and it has none")?;
+        adapters.enciphered = Some(Enciphered::of(session, credentials));
         Ok(())
     }
 

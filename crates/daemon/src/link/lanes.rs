@@ -1,5 +1,6 @@
 //! Links that several connections carry: how further connections come and go, and what goes by them. The end that dialled the link makes
-//! the connections. Each authenticates as a link does, so that only a peer that could make a link can join one.
+//! the connections. Each authenticates as a link does, so that only a peer that could make a link can join one; or, where one session is
+//! above all of them, by a secret of that (`join.rs`).
 
 use std::net::SocketAddr;
 
@@ -14,6 +15,8 @@ use crate::poll::Token;
 use crate::socket;
 use crate::wire::{Hello, Joins, StreamHeader};
 
+/// Why a connection is refused: its link is gone.
+pub(crate) const GONE: &str = "its link is gone";
 /// Less room than this is not worth a write.
 const MIN_ROOM: usize = 4 << 10;
 
@@ -27,7 +30,6 @@ impl Daemon {
 
     /// A further connection of a link has authenticated. `rest` came behind its greeting.
     pub(crate) fn join_link(&mut self, token: Token, peer: usize, hello: &Hello, rest: &[u8]) -> Result<(), String> {
-        const GONE: &str = "its link is gone";
         let ours = self.links.get(&token).and_then(|link| link.joins);
         let (of, lane) = match (ours, hello.joins) {
             (Some(ours), _) => ours,
@@ -35,20 +37,36 @@ impl Daemon {
             (None, None) => return Err("it joins no link".to_owned()),
         };
         let is_encrypted = |at| self.links.get(&at).map(|link: &Link| link.channel.is_encrypted());
-        if is_encrypted(of) != is_encrypted(token) {
+        let is_enciphered = self.links.get(&of).is_some_and(Link::is_enciphered);
+        // Where one session is above all connections, neither is: this is not the way to join such a link.
+        if is_encrypted(of) != is_encrypted(token) || is_encrypted(of) != Some(is_enciphered) {
             return Err("its link is enciphered, and it is not, or the other way round".to_owned());
         }
+        if let Some(link) = self.links.get_mut(&token) {
+            link.seen = hello.seen_here();
+        }
+        let answer = self.links.get(&token).map(|link| self.answer(link));
+        self.add_to_link(token, (of, lane), answer.unwrap_or_default(), rest)
+    }
+
+    /// A connection has proved that it is a further one of a link. `answer` is this end's, if it accepted the connection.
+    pub(crate) fn add_to_link(
+        &mut self,
+        token: Token,
+        (of, lane): (Token, Lane),
+        answer: Vec<u8>,
+        rest: &[u8],
+    ) -> Result<(), String> {
         let now = self.now;
         let striped = self.striped_link(of).ok_or(GONE)?;
         striped.join(now, lane, token).map_err(|error| error.to_string())?;
         let limit = striped.most_unsent(lane);
-        let answer = self.links.get(&token).map(|link| self.answer(link));
         if let Some(link) = self.links.get_mut(&token) {
             (link.stage, link.joins) = (Stage::Joined, Some((of, lane)));
-            link.seen = hello.seen_here();
+            link.channel.greeted();
             link.channel.limit_unsent(limit);
-            if ours.is_none() {
-                link.channel.out().extend(answer.unwrap_or_default());
+            if link.dialled.is_none() {
+                link.channel.out().extend(answer);
             }
         }
         self.log_connections(of, "one more");

@@ -2,7 +2,7 @@
 //! least [`Rank`] is used; the other one ends with its last stream. On a long way urgent streams have a link of their own.
 //!
 //! ```text
-//!  channel    bytes on the wire, TLS          peer, dial     other hosts, when and where they are dialled
+//!  channel    bytes on the wire (session: TLS)   peer, dial   other hosts, when and where they are dialled
 //!  accept     connections from others         backoff        the pauses between attempts
 //!  establish  a link comes up                 reachability   failed attempts, and whether the direct way works
 //!  serve      reads, events, writes           command(s)     links over the input and output of a command
@@ -13,7 +13,7 @@
 //!  unauthenticated  a limit on connections whose peer has none yet
 //!  stack       what a link is made of: offered, agreed on
 //!  urgent      the link for urgent streams
-//!  adapters    what lies between the multiplexer and the connections: compressed; striped, lanes (several connections, counted)
+//!  adapters    what lies between the multiplexer and the connections: compressed; enciphered, join; striped, lanes, numbers (several)
 //!  successor   a link's own connection ends, and another one takes its place
 //! ```
 //! This file owns the state of one link.
@@ -32,17 +32,21 @@ pub(crate) mod congestion;
 pub(crate) mod counted;
 mod dial;
 mod each;
+pub(crate) mod enciphered;
 mod establish;
 pub(crate) mod handshakes;
+mod join;
 mod lanes;
 mod measure;
 pub(crate) mod measured;
+pub(crate) mod numbers;
 pub(crate) mod own_addresses;
 pub(crate) mod peer;
 pub(crate) mod punch;
 mod punches;
 mod reachability;
 mod serve;
+mod session;
 mod stack;
 pub(crate) mod striped;
 mod successor;
@@ -65,6 +69,7 @@ use crate::link::channel::{Channel, UNSENT};
 use crate::link::command::LinkCommand;
 use crate::link::compressed::Compressed;
 use crate::link::counted::Counted;
+use crate::link::enciphered::Enciphered;
 use crate::link::measured::{Measured, alone, carried_in};
 use crate::link::striped::Striped;
 use crate::poll::Token;
@@ -233,6 +238,16 @@ impl Link {
     /// The multiplexer of a link that is up.
     pub(crate) fn mux(&mut self) -> Option<&mut Mux> {
         if let Stage::Up(up) = &mut self.stage { Some(&mut up.mux) } else { None }
+    }
+
+    /// Whether it is enciphered: by its connection, or above all that it has.
+    pub(crate) fn is_enciphered(&self) -> bool {
+        self.channel.is_encrypted() || self.session().is_some()
+    }
+
+    /// The encryption above all of its connections, where it has that.
+    pub(crate) fn session(&self) -> Option<&Enciphered> {
+        self.up()?.adapters.as_ref()?.enciphered.as_ref()
     }
 
     /// How it was made, in the words of rules.

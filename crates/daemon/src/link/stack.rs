@@ -1,4 +1,4 @@
-//! Which stack a link has (`adoc/stripe(32)/tls/tcp`): what this end offers in its greeting, and what the two ends agree on.
+//! Which stack a link has (`adoc/stripe(32)/tls/tcp`, or `adoc/tls/stripe(32)/tcp`, where somebody says so): what this end offers in its greeting, and what the two ends agree on.
 //!
 //! Without a configured stack, a link of some distance is compressed where that makes it faster, and has several connections where they carry
 //! more than one. Both ends send what they want, and come to the same result by [`madrigal_adapters::stack::agree`].
@@ -53,21 +53,16 @@ impl Daemon {
     fn stack_wanted(&self, link: &Link, peer: usize, (adoc, stripe): (bool, bool)) -> StackOffer {
         let is_tcp = tcp::info(link.channel.as_fd().as_raw_fd()).is_ok();
         let most = self.grid.most_connections(peer).unwrap_or(MOST_STREAMS).min(MOST_STREAMS);
-        let tls = link.channel.is_encrypted().then_some(Element::Tls);
+        let tls = link.channel.is_encrypted();
         let (rule, typed) = (self.grid.stack(peer), self.stack.as_ref());
         let mut elements: Vec<Element> = match (rule, typed) {
             (Some(stack), _) => stack.elements().to_vec(),
             // This one is for all links: the grid decides for each whether it is encrypted.
             (None, Some(stack)) => {
-                let adapters = stack.elements().iter().copied();
-                let adapters = adapters.filter(|element| !matches!(element, Element::Tls | Element::Tcp));
-                adapters.chain(tls).chain([Element::Tcp]).collect()
+                let (adoc, stripe) = (stack.has("adoc"), stack.streams());
+                elements(adoc, stripe, tls, stack.is_enciphered_once())
             }
-            (None, None) => {
-                let adoc = adoc.then_some(Element::Adoc);
-                let stripe = (stripe && most > 1).then_some(Element::Stripe(most));
-                [adoc, stripe, tls, Some(Element::Tcp)].into_iter().flatten().collect()
-            }
+            (None, None) => elements(adoc, (stripe && most > 1).then_some(most), tls, false),
         };
         if !is_tcp {
             // The command encrypts, and there is one connection only.
@@ -91,7 +86,7 @@ impl Daemon {
 
     /// The adapters of a link that comes up; none where none were agreed on.
     pub(crate) fn adapters(&self, link: &Link, peer: usize, agreed: &Agreed) -> Option<Box<Adapters>> {
-        let mut adapters = Adapters { compressed: None, striped: None };
+        let mut adapters = Adapters { compressed: None, enciphered: None, striped: None };
         // Matches every element, so that no agreed element is without effect.
         for element in agreed.stack.elements() {
             match *element {
@@ -118,9 +113,18 @@ pub(super) fn plain_offer(link: &Link) -> StackOffer {
     StackOffer { stack, strict: false, known: known_here() }
 }
 
-/// The adapters of this version, and the oldest and newest version of each.
+/// The adapters of this version, and the oldest and newest version of each. With `tls`: it may stand above `stripe`.
 fn known_here() -> BTreeMap<String, [u16; 2]> {
-    known().into_iter().map(|(name, versions)| (name, [versions.oldest, versions.newest])).collect()
+    let known = known().into_iter().map(|(name, versions)| (name, [versions.oldest, versions.newest]));
+    known.chain([("tls".to_owned(), [1, 1])]).collect()
+}
+
+/// The elements of a stack; `once`: `tls` stands above `stripe`.
+fn elements(adoc: bool, stripe: Option<u8>, tls: bool, once: bool) -> Vec<Element> {
+    let (adoc, tls) = (adoc.then_some(Element::Adoc), tls.then_some(Element::Tls));
+    let stripe = stripe.map(Element::Stripe);
+    let middle = if once { [tls, stripe] } else { [stripe, tls] };
+    [adoc].into_iter().chain(middle).chain([Some(Element::Tcp)]).flatten().collect()
 }
 
 /// The result of both offers; an old peer sends none.

@@ -11,6 +11,7 @@ use madrigal_adapters::stripe::{Limits, Stripe};
 
 use crate::link::channel::UNSENT;
 use crate::link::measured::{AHEAD, alone, carried_in};
+use crate::link::numbers::Numbers;
 use crate::poll::Token;
 use crate::units::SECOND;
 
@@ -39,6 +40,8 @@ pub(crate) struct Striped {
     /// The network of each connection that was dialled, those that are being made among them; and the number of the next one.
     lies: BTreeMap<Lane, usize>,
     next: u32,
+    /// The numbers that there were.
+    numbers: Numbers,
     count: StreamCount,
     most: usize,
     /// How many the other end wants, and the number that we reported to it last.
@@ -91,6 +94,7 @@ impl Striped {
             networks: networks.into_iter().map(|address| Network { address, pause: 0 }).collect(),
             lies: [(ONLY, 0)].into(),
             next: 1,
+            numbers: Numbers::default(),
             count: StreamCount::new(now, begin, most, congestion),
             most,
             wanted_there: 1,
@@ -216,7 +220,11 @@ impl Striped {
 
     /// A connection is there.
     pub(crate) fn join(&mut self, now: u64, lane: Lane, token: Token) -> Result<(), AddError> {
+        if !self.numbers.is_fresh(lane.0) {
+            return Err(AddError::Twice(lane));
+        }
         self.stripe.add(now, lane)?;
+        self.numbers.take(lane.0);
         self.further.insert(lane, token);
         Ok(())
     }

@@ -41,7 +41,7 @@ impl Daemon {
         stack: &str,
         (text, milliseconds): (bool, u64),
     ) -> Result<(), String> {
-        let stack = Stack::of_link(stack).map_err(|error| error.to_string())?;
+        let stack = stack.parse::<Stack>().map_err(|error| error.to_string())?;
         let time = milliseconds.saturating_mul(MILLISECOND).clamp(*TIMES.start(), *TIMES.end());
         if !self.trials.is_empty() {
             return Err(format!("{} tries something already", self.own().name));

@@ -13,7 +13,7 @@ impl Daemon {
     /// Whether the link of an end is encrypted.
     pub(crate) fn is_encrypted(&self, far: &End) -> bool {
         let link = if let End::Stream((link, _)) = far { self.links.get(link) } else { None };
-        link.is_some_and(|link| link.channel.is_encrypted())
+        link.is_some_and(|link| link.is_enciphered())
     }
 
     /// The hosts on a way, from this one to the target.

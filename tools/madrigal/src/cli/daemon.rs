@@ -30,7 +30,7 @@ pub(crate) struct Up {
     #[arg(long, value_name = "NAME")]
     pub(crate) host: Option<String>,
     /// What links are made of for which no rule of the grid says it, such as stripe(4)/tls/tcp; docs/adapters.md
-    #[arg(long, value_name = "STACK", value_parser = Stack::of_link)]
+    #[arg(long, value_name = "STACK", value_parser = str::parse::<Stack>)]
     pub(crate) stack: Option<Stack>,
     /// Stay in the foreground, and say on standard error what happens
     #[arg(long)]

@@ -111,6 +111,7 @@ madrigal_tests::trials![
     changes::a_transfer_by_one_connection_outlives_all_that_happens_to_its_way,
     changes::a_transfer_by_several_connections_outlives_all_that_happens_to_its_way,
     connections::a_link_outlives_each_of_its_connections,
+    connections::a_link_with_one_session_outlives_each_of_its_connections,
     connections::a_rate_of_a_quiet_time_is_found_anew,
     cuts::streams_by_tls_survive_a_cut_of_five_seconds_and_hear_of_a_longer_one,
     cuts::streams_go_on_by_another_relay_when_one_is_killed_or_cut_off,

@@ -6,6 +6,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod connections;
 mod failover;
 mod many;
 mod unauthenticated;
@@ -31,6 +32,11 @@ madrigal_tests::trials![
     without_a_certificate_no_daemon_starts_that_needs_one,
     a_server_that_stops_in_the_handshake_is_given_up,
     a_renewed_certificate_keeps_links_and_streams,
+    connections::one_session_is_above_all_connections,
+    connections::a_guessed_or_replayed_secret_is_refused,
+    connections::what_joins_in_the_place_of_another_ends_the_link_and_says_nothing,
+    connections::certificates_hold_for_a_link_whose_first_connection_is_gone,
+    connections::ends_that_insist_on_either_order_have_no_link,
     failover::a_killed_relay_loses_no_byte_while_there_is_another_one,
     failover::a_killed_relay_loses_nothing_of_streams_that_stand_still,
     failover::a_killed_peer_is_a_reset_and_no_other_way_is_looked_for_in_vain,

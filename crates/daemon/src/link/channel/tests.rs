@@ -79,6 +79,58 @@ fn all_bytes_arrive_and_both_know_who_is_there() {
     assert_ne!(secret(0, true), secret(0, false));
 }
 
+/// What waited is enciphered for the other end of the session; what is added goes as it is, and so does what the other end sends then.
+#[test]
+fn a_session_that_is_taken_leaves_a_plain_channel_behind_whole_records() {
+    let grid = Grid::new("taken");
+    let (one, other) = sockets();
+    let mut ends = [Channel::tls(one, &grid.1[0]).unwrap(), Channel::accepted(other, Some(&grid.1[1]))];
+    let mut buffer = vec![0; 96 << 10];
+    ends[0].out().extend([1; 3000]);
+    let mut greeting: Vec<u8> = Vec::new();
+    while greeting.len() < 3000 {
+        for end in &mut ends {
+            end.flush().unwrap();
+            if let Recv::Bytes(count) = end.read(&mut buffer).unwrap() {
+                greeting.extend(&buffer[..count]);
+            }
+        }
+    }
+    // The accepting end answers, and has its session above connections from then on.
+    ends[1].out().extend([2; 3000]);
+    let mut sessions = vec![ends[1].take_session().unwrap()];
+    ends[1].out().extend([3; 100]);
+    let mut answer: Vec<u8> = Vec::new();
+    while answer.len() < 3000 {
+        ends[1].flush().unwrap();
+        if let Recv::Bytes(count) = ends[0].read(&mut buffer).unwrap() {
+            answer.extend(&buffer[..count]);
+        }
+    }
+    assert!(greeting == [1; 3000] && answer == [2; 3000]);
+    sessions.push(ends[0].take_session().unwrap());
+    assert!(ends.iter().all(|end| !end.is_encrypted()));
+    let mut plain: Vec<u8> = Vec::new();
+    while plain.len() < 100 {
+        ends[1].flush().unwrap();
+        if let Recv::Bytes(count) = ends[0].read(&mut buffer).unwrap() {
+            plain.extend(&buffer[..count]);
+        }
+    }
+    assert_eq!(plain, [3; 100]);
+    // Each session goes on behind its greeting.
+    for (from, to) in [(0, 1), (1, 0)] {
+        sessions[from].writer().write_all(b"more").unwrap();
+        let mut wire = Vec::new();
+        sessions[from].write_tls(&mut wire).unwrap();
+        sessions[to].read_tls(&mut wire.as_slice()).unwrap();
+        sessions[to].process_new_packets().unwrap();
+        let mut got = [0; 4];
+        std::io::Read::read_exact(&mut sessions[to].reader(), &mut got).unwrap();
+        assert_eq!(&got, b"more");
+    }
+}
+
 #[test]
 fn nothing_is_sent_before_the_other_end_is_known() {
     let grid = Grid::new("first");
