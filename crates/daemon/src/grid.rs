@@ -17,7 +17,7 @@ use madrigal_base::network::Ports;
 use madrigal_document::{Document, FileError, Table, Value};
 
 pub use file::read_text;
-pub use pools::PoolSettings;
+pub use pools::{EtcdSettings, PoolSettings};
 pub use rule::Rule;
 
 /// The default port of daemons.
@@ -435,6 +435,15 @@ mod tests {
             (
                 "[site.a]\nhosts.a1 = []\n[pools]\nkeeper = 'a2'\n",
                 "grid.toml:4: pools.keeper: the grid has no host `a2`",
+            ),
+            (
+                "[site.a]\nhosts.a1 = []\n[pools]\nca = '/ca'\n",
+                "grid.toml:3: pools: ca is for etcd, which is not named",
+            ),
+            ("[site.a]\nhosts.a1 = []\n[pools]\netcd = 'a1:2379'\n", "grid.toml:4: pools.etcd: must be a URL such as"),
+            (
+                "[site.a]\nhosts.a1 = []\n[pools]\netcd = 'https://a1:2379'\n",
+                "grid.toml:4: pools.etcd: give the certificate of its authority, too",
             ),
             ("trusted = 1\n", "grid.toml:1: trusted: must be true or false"),
         ];

@@ -18,7 +18,7 @@
 //! `daemon.rs` imports the types; methods of the daemon import both.
 //!
 //! Links that leave the host are encrypted by TLS 1.3, with a certificate of the grid at both ends (`madrigal-identity`), unless the grid
-//! declares their network trusted. There is one thread and one epoll, and nothing else blocks. Every wait has a deadline. What peers send,
+//! declares their network trusted. There is one thread and one epoll, and nothing else blocks but the threads of `pools`. Every wait has a deadline. What peers send,
 //! authenticated or not, is bounded and checked; none of it panics.
 #![forbid(unsafe_code)]
 

@@ -53,6 +53,7 @@ pub mod message {
     pub use madrigal_progress::driver::Place;
     pub use madrigal_progress::message::MessageDriver;
 }
+pub use madrigal_pools as pools;
 pub use madrigal_selector::{Choice, NoPath, Pair, Reason, Rejected};
 pub use madrigal_sys::time;
 pub use madrigal_udp::lossy;

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use madrigal_sys::time::now_ns;
@@ -22,6 +22,9 @@ use crate::wire::{Reply, Request};
 
 /// Events that are kept until the program takes them; of more the oldest are dropped, and counted.
 const KEPT: usize = 16_384;
+
+/// The number of the request to join, the first one.
+const JOIN: u64 = 1;
 
 /// How a process joins.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -49,7 +52,8 @@ pub enum Told {
 #[derive(Debug)]
 pub struct Membership {
     pool: String,
-    me: MemberId,
+    size: Option<u32>,
+    me: OnceLock<MemberId>,
     shared: Mutex<Shared>,
     /// Whoever has read the socket notifies it.
     read: Condvar,
@@ -67,6 +71,7 @@ struct Shared {
     last_request: u64,
     /// Why it is no member any more.
     dead: Option<String>,
+    closed: bool,
     /// A thread is in poll(2) for all.
     reading: bool,
 }
@@ -75,39 +80,48 @@ impl Membership {
     /// Joins a pool by the daemon whose control socket is in one of `directories`. Waits until the daemon and the pool's store have
     /// answered, and of a closed pool until all its members have joined.
     pub fn join(directories: &[PathBuf], wish: Wish, deadline: Option<u64>) -> Result<Self, PoolError> {
+        let this = Self::begin(directories, wish, deadline)?;
+        this.wait_joined(deadline)?;
+        Ok(this)
+    }
+
+    /// Asks to join, and waits for the daemon of this host only: [`Self::wait_joined`] waits for the rest.
+    pub fn begin(directories: &[PathBuf], wish: Wish, deadline: Option<u64>) -> Result<Self, PoolError> {
         if !limits::is_name(&wish.pool) {
             return Err(PoolError::Invalid(format!("`{}` is no name of a pool", wish.pool)));
         }
         let channel = Channel::open(directories, deadline)?;
         let Wish { pool, size, rank, blob } = wish;
-        let mut this = Self { pool, me: 0, shared: Mutex::default(), read: Condvar::new(), channel };
-        let number = this.ask(Entry::Join { size, rank, location: String::new(), blob })?;
-        let what = "the store of the pool has not answered: `madrigal status` shows whether its host is reached";
-        this.me = this.wait(
-            deadline,
-            || what.to_owned(),
-            |shared| match (shared.me, shared.answers.remove(&number)) {
-                (_, Some(Err(refusal))) => Some(Err(PoolError::Refused(refusal))),
-                (Some(me), _) => Some(Ok(me)),
-                (None, _) => None,
-            },
-        )?;
-        if let Some(size) = size {
-            let all_here = this.wait(deadline, String::new, |shared| shared.view.closed.then_some(Ok(())));
-            if let Err(PoolError::TimedOut(_)) = all_here {
-                let here = this.view(|view| view.members.len());
-                let pool = &this.pool;
-                let lacking = format!("{here} of {size} members of pool {pool} have joined: start the others");
-                return Err(PoolError::TimedOut(lacking));
-            }
-            all_here?;
-        }
+        let this = Self { pool, size, me: OnceLock::new(), shared: Mutex::default(), read: Condvar::new(), channel };
+        this.ask(Entry::Join { size, rank, location: String::new(), blob })?;
         Ok(this)
     }
 
-    /// This member.
-    pub fn id(&self) -> MemberId {
-        self.me
+    /// Waits until this process is a member, and of a closed pool until all members have joined.
+    pub fn wait_joined(&self, deadline: Option<u64>) -> Result<(), PoolError> {
+        let what = "the store of the pool has not answered: `madrigal status` shows whether its host is reached";
+        self.wait(
+            deadline,
+            || what.to_owned(),
+            |shared| match (shared.me, shared.answers.get(&JOIN)) {
+                (_, Some(Err(refusal))) => Some(Err(PoolError::Refused(refusal.clone()))),
+                (Some(_), _) => Some(Ok(())),
+                (None, _) => None,
+            },
+        )?;
+        let Some(size) = self.size else { return Ok(()) };
+        let all_here = self.wait(deadline, String::new, |shared| shared.view.closed.then_some(Ok(())));
+        if let Err(PoolError::TimedOut(_)) = all_here {
+            let here = self.view(|view| view.members.len());
+            let lacking = format!("{here} of {size} members of pool {} have joined: start the others", self.pool);
+            return Err(PoolError::TimedOut(lacking));
+        }
+        all_here
+    }
+
+    /// This member, once it is one.
+    pub fn id(&self) -> Option<MemberId> {
+        self.me.get().copied()
     }
 
     /// The pool's name.
@@ -115,7 +129,8 @@ impl Membership {
         &self.pool
     }
 
-    /// Reads what is known of the pool, without blocking: all events that have come, taken by the program or not.
+    /// Reads what is known of the pool, without blocking: all events that have come, taken by the program or not. `read` must not call this
+    /// membership, but for its id: it is locked meanwhile.
     pub fn view<R>(&self, read: impl FnOnce(&View) -> R) -> R {
         let mut shared = self.lock();
         self.take_in(&mut shared);
@@ -197,9 +212,26 @@ impl Membership {
         self.request(Entry::Leave, deadline)
     }
 
+    /// Leaves without waiting. Every call that waits, in any thread, ends with [`PoolError::Lost`].
+    pub fn close(&self) {
+        // What fits at once: if it does not, the end of the socket says that it died.
+        let _ = self.ask(Entry::Leave);
+        let mut shared = self.lock();
+        shared.closed = true;
+        shared.dead.get_or_insert_with(|| "it was closed here".to_owned());
+        drop(shared);
+        self.channel.end();
+        self.read.notify_all();
+    }
+
     /// A descriptor that poll(2) shows as readable while there is an event, or something on the socket that may be one.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.channel.as_fd()
+    }
+
+    /// Whether it was closed here.
+    pub fn is_closed(&self) -> bool {
+        self.lock().closed
     }
 
     /// The socket to the daemon: while this process lives and has it open, it is a member.
@@ -276,6 +308,9 @@ impl Membership {
         }
         let ended = self.channel.receive(|reply| shared.handle(reply)).err();
         shared.dead = shared.dead.take().or(ended);
+        if let Some(me) = shared.me {
+            let _ = self.me.set(me);
+        }
         self.channel.show(!shared.told.is_empty() || shared.missed > 0);
         // Another thread's answer, or end, may be among it.
         self.read.notify_all();
@@ -288,8 +323,7 @@ impl Membership {
 
 impl Drop for Membership {
     fn drop(&mut self) {
-        // What fits at once: if it does not, the end of the socket says that it died.
-        let _ = self.ask(Entry::Leave);
+        self.close();
     }
 }
 

@@ -27,6 +27,6 @@ pub mod record;
 pub mod view;
 pub mod wire;
 
-pub use client::{Membership, PoolError, Wish};
+pub use client::{Membership, PoolError, Told, Wish};
 pub use record::Refusal;
 pub use view::{Change, Event, Member, MemberId, View};

@@ -1,6 +1,6 @@
 //! `madrigal status`.
 
-use madrigal_daemon::{Compression, DatagramStatus, LinkStatus, Runtime, Status, client};
+use madrigal_daemon::{Compression, DatagramStatus, LinkStatus, PoolStatus, Runtime, Status, client};
 use serde::Serialize;
 
 use crate::cli::daemon::Status as Args;
@@ -124,7 +124,36 @@ fn describe(status: &Status) -> String {
         text.push('\n');
         text += &out::table(&datagrams(&status.datagrams), &[3, 4, 5, 6]);
     }
+    if !status.pools.is_empty() {
+        text.push('\n');
+        text += &out::table(&pools(&status.pools), &[2]);
+    }
     text
+}
+
+fn pools(all: &[PoolStatus]) -> Vec<Vec<String>> {
+    let mut rows = vec![["pool", "", "members", "where", "elected", "kept by"].map(str::to_owned).to_vec()];
+    rows.extend(all.iter().map(|pool| {
+        let state = match (pool.size, pool.closed, pool.terminated) {
+            (_, _, true) => "terminated".to_owned(),
+            (_, true, _) => "closed".to_owned(),
+            (Some(size), ..) => format!("waits for {size}"),
+            (None, ..) => "open".to_owned(),
+        };
+        let mut hosts: Vec<&str> = pool.members.iter().map(|member| member.location.as_str()).collect();
+        hosts.sort_unstable();
+        hosts.dedup();
+        let (shown, more) = hosts.split_at(hosts.len().min(3));
+        let more = if more.is_empty() { String::new() } else { format!(" and {} more", more.len()) };
+        let winner = |(name, winner): (&String, &Option<u64>)| match winner {
+            Some(winner) => format!("{name} {winner}"),
+            None => format!("{name} nobody"),
+        };
+        let elected: Vec<String> = pool.elections.iter().take(3).map(winner).collect();
+        let (members, place) = (pool.members.len().to_string(), format!("{}{more}", shown.join(", ")));
+        vec![pool.pool.clone(), state, members, place, elected.join(", "), pool.kept_by.clone()]
+    }));
+    rows
 }
 
 fn datagrams(tunnels: &[DatagramStatus]) -> Vec<Vec<String>> {

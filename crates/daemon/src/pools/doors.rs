@@ -55,6 +55,12 @@ impl Daemon {
 
     fn may_keep_for(&self, from: &str) -> Result<(), String> {
         let own = self.own();
+        if self.grid.pools.etcd.is_some() {
+            return Err(format!(
+                "pools are in etcd, by the grid.toml of {}: all hosts must have the same file",
+                own.name
+            ));
+        }
         if self.grid.pools.keeper != own.name {
             return Err(format!(
                 "{} keeps no pools, by its grid.toml; {} does: all hosts must have the same file",

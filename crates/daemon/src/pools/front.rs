@@ -221,7 +221,9 @@ impl Front {
             let Some(copy) = self.copies.get(name) else { return };
             let is_it = |token: &&Token| self.sessions.get(token).is_some_and(|session| session.me == Some(*member));
             let Some(token) = copy.sessions.iter().find(is_it).copied() else { continue };
-            if let Some(session) = self.sessions.get_mut(&token).filter(|session| !session.leaves) {
+            let Some(session) = self.sessions.get_mut(&token) else { continue };
+            session.me = None;
+            if !session.leaves {
                 session.leaves = true;
                 let why = "another member had it checked, and its daemon did not answer in time".to_owned();
                 connections.send(token, &Reply::Dead { why });

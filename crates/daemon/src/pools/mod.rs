@@ -13,6 +13,7 @@
 
 mod connections;
 mod doors;
+mod etcd;
 mod front;
 mod keeper;
 mod link;

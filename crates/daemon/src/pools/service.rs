@@ -11,6 +11,7 @@ use rustix::event::{EventfdFlags, Timespec, eventfd};
 use rustix::io::Errno;
 
 use super::connections::{Connections, Kind};
+use super::etcd::Etcd;
 use super::front::Front;
 use super::keeper::Keeper;
 use super::link::KeeperLink;
@@ -81,7 +82,7 @@ impl Service {
         let set = Arc::new(epoll::create(CreateFlags::CLOEXEC)?);
         epoll::add(&set, &bell, EventData::new_u64(BELL), EventFlags::IN)?;
         let (hand, handed) = channel();
-        let core = Arc::new(Mutex::new(Core::new(beginning, Arc::clone(&set))));
+        let core = Arc::new(Mutex::new(Core::new(beginning, Arc::clone(&set), &bell)));
         let (its_core, its_bell) = (Arc::clone(&core), Arc::clone(&bell));
         let run = move || run(&its_core, &set, &its_bell, &handed);
         let begun = std::thread::Builder::new().name("pools".to_owned()).spawn(run);
@@ -99,8 +100,11 @@ struct Core {
 }
 
 impl Core {
-    fn new(Beginning { control, location, settings }: Beginning, set: Arc<OwnedFd>) -> Self {
-        let store = Box::new(KeeperLink::new(control, settings.keeper));
+    fn new(Beginning { control, location, settings }: Beginning, set: Arc<OwnedFd>, bell: &Arc<OwnedFd>) -> Self {
+        let store: Box<dyn Store> = match settings.etcd {
+            Some(etcd) => Box::new(Etcd::new(etcd, Arc::clone(bell))),
+            None => Box::new(KeeperLink::new(control, settings.keeper)),
+        };
         Self { connections: Connections::new(set), front: Front::new(location), keeper: Keeper::default(), store }
     }
 

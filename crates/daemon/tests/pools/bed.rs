@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use madrigal_pools::{Membership, PoolError, Wish};
 use madrigal_sys::time::now_ns;
+use madrigal_tests::trials;
 
 use crate::part::PART;
 
@@ -16,6 +17,7 @@ use crate::part::PART;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
     Keeper,
+    Etcd,
 }
 
 /// A test of a store, and its name.
@@ -64,6 +66,7 @@ impl Process {
 pub(crate) struct Bed {
     // Ended before the folder is removed.
     daemons: Vec<Option<Process>>,
+    etcd: Option<Process>,
     grid: PathBuf,
     folder: Folder,
 }
@@ -85,12 +88,18 @@ impl Bed {
         std::fs::create_dir(&folder.0).unwrap();
         let listed = (0..hosts).map(|host| format!("h{host} = '127.0.0.1:{}'", free_port())).collect::<Vec<_>>();
         let mut text = format!("[site.s]\nhosts = {{ {} }}\n", listed.join(", "));
+        let mut etcd = None;
         match kind {
             Kind::Keeper => text += "[pools]\nkeeper = 'h0'\n",
+            Kind::Etcd => {
+                let (process, url) = start_etcd(&folder.0);
+                etcd = Some(process);
+                text += &format!("[pools]\netcd = '{url}'\nprefix = '/a-test/'\n");
+            }
         }
         let grid = folder.0.join("grid.toml");
         std::fs::write(&grid, text).unwrap();
-        let mut bed = Self { daemons: Vec::new(), grid, folder };
+        let mut bed = Self { daemons: Vec::new(), etcd, grid, folder };
         for host in 0..hosts {
             bed.daemons.push(None);
             bed.start(host);
@@ -113,6 +122,20 @@ impl Bed {
         self.daemons[host].as_mut().unwrap()
     }
 
+    pub(crate) fn etcd(&mut self) -> &mut Process {
+        self.etcd.as_mut().unwrap()
+    }
+
+    /// How many keys of etcd begin so.
+    pub(crate) fn keys(&mut self, prefix: &str) -> usize {
+        let text = std::fs::read_to_string(&self.grid).unwrap();
+        let url = text.split("etcd = '").nth(1).unwrap().split('\'').next().unwrap();
+        let mut command = Command::new(trials::need("etcdctl"));
+        command.env("ETCDCTL_API", "3").args(["--endpoints", url, "get", "--prefix", "--keys-only", prefix]);
+        let output = command.output().unwrap();
+        String::from_utf8(output.stdout).unwrap().lines().filter(|line| !line.is_empty()).count()
+    }
+
     pub(crate) fn directory(&self, host: usize) -> PathBuf {
         self.folder.0.join(format!("run-h{host}"))
     }
@@ -129,6 +152,30 @@ impl Bed {
     pub(crate) fn program(&self, host: usize, pool: &str) -> Program {
         Program::start(&self.directory(host), pool)
     }
+}
+
+/// A real etcd on loopback, and its URL.
+fn start_etcd(folder: &Path) -> (Process, String) {
+    let program = trials::need("etcd");
+    let [client, peer] = [(); 2].map(|()| format!("http://127.0.0.1:{}", free_port()));
+    let log = std::fs::File::create(folder.join("etcd.log")).unwrap();
+    let mut command = Command::new(program);
+    command.args(["--data-dir", folder.join("etcd").to_str().unwrap(), "--name", "e", "--log-level", "error"]);
+    command.args(["--listen-client-urls", &client, "--advertise-client-urls", &client]);
+    command.args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer]);
+    command.args(["--initial-cluster", &format!("e={peer}"), "--unsafe-no-fsync"]);
+    // Debian's default configuration is in the environment of its service alone.
+    let etcd = Process(command.stdin(Stdio::null()).stderr(log.try_clone().unwrap()).stdout(log).spawn().unwrap());
+    let address = client.trim_start_matches("http://").to_owned();
+    let ready = || {
+        let Ok(mut socket) = std::net::TcpStream::connect(&address) else { return false };
+        let _ = write!(socket, "GET /health HTTP/1.0\r\n\r\n");
+        let mut answer = String::new();
+        let _ = std::io::Read::read_to_string(&mut socket, &mut answer);
+        answer.contains("\"true\"")
+    };
+    until("etcd is up", ready);
+    (etcd, client)
 }
 
 /// A member that is a process of its own.

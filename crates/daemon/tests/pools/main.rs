@@ -17,7 +17,7 @@ fn main() -> ExitCode {
         return code;
     }
     let mut all = Vec::new();
-    for kind in [Kind::Keeper] {
+    for kind in [Kind::Keeper, Kind::Etcd] {
         for (name, test) in suite::TESTS.iter().chain(storm::TESTS) {
             all.push(trials::trial(format!("{kind:?}::{name}").to_lowercase(), move || test(kind)));
         }

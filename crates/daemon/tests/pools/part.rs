@@ -37,7 +37,7 @@ fn daemon(grid: &str, host: &str, directory: &str) {
 fn member(directory: &str, pool: &str) {
     let wish = Wish { pool: pool.to_owned(), blob: own_pid().to_string().into_bytes(), ..Wish::default() };
     let joined = Membership::join(&[PathBuf::from(directory)], wish, crate::bed::soon()).unwrap();
-    say(&format!("joined {}", joined.id()));
+    say(&format!("joined {}", joined.id().unwrap()));
     for line in std::io::stdin().lock().lines() {
         match line.unwrap().split(' ').collect::<Vec<_>>()[..] {
             ["elect", name] => {

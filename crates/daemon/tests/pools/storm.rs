@@ -32,7 +32,7 @@ pub(crate) fn rival(directory: &str, pool: &str, seed: u64) {
     let member = Membership::join(&[directory], wish, soon()).unwrap();
     loop {
         let (winner, _) = member.elect("master", false, soon()).unwrap();
-        if winner == member.id() {
+        if winner == member.id().unwrap() {
             take(&lock);
             std::thread::sleep(Duration::from_millis(random.below(20)));
             if random.once_in(3) {

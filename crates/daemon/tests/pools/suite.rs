@@ -39,6 +39,9 @@ pub(crate) const TESTS: &[Test] = &[
 pub(crate) const OF_ONE_STORE: &[(&str, fn())] = &[
     ("without_a_daemon_the_error_says_what_to_type", without_a_daemon_the_error_says_what_to_type),
     ("members_are_told_that_the_keeper_died", members_are_told_that_the_keeper_died),
+    ("pools_in_etcd_outlive_any_host", pools_in_etcd_outlive_any_host),
+    ("without_etcd_members_are_told", without_etcd_members_are_told),
+    ("a_long_log_is_replaced_by_a_snapshot", a_long_log_is_replaced_by_a_snapshot),
 ];
 
 fn closed(pool: &str, size: u32) -> Wish {
@@ -102,7 +105,7 @@ fn launched_processes_have_their_ranks(kind: Kind) {
             let bed = &bed;
             scope.spawn(move || {
                 let member = bed.try_join(1 - rank as usize, ranked(rank)).unwrap();
-                let own = member.view(|view| view.members[&member.id()].rank);
+                let own = member.view(|view| view.members[&member.id().unwrap()].rank);
                 assert_eq!(own, Some(rank));
                 // None leaves before the other has looked.
                 member.signal(&[], "done", soon()).unwrap();
@@ -143,10 +146,10 @@ fn one_wins_and_another_when_that_dies(kind: Kind) {
 fn a_winner_for_life_stays(kind: Kind) {
     let bed = Bed::new(kind, 2);
     let (first, second) = (bed.join(0, "p"), bed.join(1, "p"));
-    assert_eq!(first.elect("root", true, soon()).unwrap().0, first.id());
+    assert_eq!(first.elect("root", true, soon()).unwrap().0, first.id().unwrap());
     let other_rule = second.elect("root", false, soon()).unwrap_err();
     assert!(matches!(other_rule, PoolError::Refused(Refusal::OtherRule { .. })), "{other_rule}");
-    let id = first.id();
+    let id = first.id().unwrap();
     first.leave(soon()).unwrap();
     events(&second, |change| *change == Change::Left { member: id });
     assert_eq!(second.elect("root", true, soon()).unwrap().0, id);
@@ -159,7 +162,7 @@ fn all_are_told_the_same_in_one_order(kind: Kind) {
         for member in &members {
             scope.spawn(move || {
                 for round in 0..20 {
-                    member.signal(&[], &format!("{} {round}", member.id()), soon()).unwrap();
+                    member.signal(&[], &format!("{} {round}", member.id().unwrap()), soon()).unwrap();
                     member.set(false, "last", Some(&[round]), soon()).unwrap();
                     member.elect(&format!("e{round}"), false, soon()).unwrap();
                 }
@@ -175,7 +178,7 @@ fn all_are_told_the_same_in_one_order(kind: Kind) {
         })
         .collect();
     // From the last join on all have been there.
-    let last = members[5].id();
+    let last = members[5].id().unwrap();
     let since = |told: &[Event]| {
         let at = told.iter().position(|event| matches!(event.change, Change::Joined { member, .. } if member == last));
         told[at.unwrap() + 1..].to_vec()
@@ -191,12 +194,12 @@ fn all_are_told_the_same_in_one_order(kind: Kind) {
 fn signals_reach_those_they_are_for(kind: Kind) {
     let bed = Bed::new(kind, 2);
     let members: Vec<Membership> = (0..3).map(|n| bed.join(n % 2, "p")).collect();
-    members[0].signal(&[members[2].id()], "for you", soon()).unwrap();
+    members[0].signal(&[members[2].id().unwrap()], "for you", soon()).unwrap();
     members[0].signal(&[], "for all", soon()).unwrap();
     let texts = |member: &Membership| {
         let is_last = |change: &Change| matches!(change, Change::Signal { text, .. } if text == "for all");
         let text = |event: Event| match event.change {
-            Change::Signal { text, from } if from == members[0].id() => Some(text),
+            Change::Signal { text, from } if from == members[0].id().unwrap() => Some(text),
             _ => None,
         };
         events(member, is_last).into_iter().filter_map(text).collect::<Vec<_>>()
@@ -214,7 +217,7 @@ fn attributes_are_known_to_all(kind: Kind) {
     let second = bed.join(1, "p");
     second.view(|view| {
         assert_eq!(view.attributes["version"], b"3");
-        let member = &view.members[&first.id()];
+        let member = &view.members[&first.id().unwrap()];
         assert_eq!((&member.attributes["role"][..], &member.blob[..]), (&b"store"[..], &b"tcp://a:1"[..]));
     });
     second.set(false, "version", None, soon()).unwrap();
@@ -291,7 +294,7 @@ fn who_reads_nothing_misses_events_and_nothing_else(kind: Kind) {
     let text = "x".repeat(4000);
     // More than a socket and the daemon keep for a program: 4 MB.
     for _ in 0..1000 {
-        busy.signal(&[idle.id()], &text, soon()).unwrap();
+        busy.signal(&[idle.id().unwrap()], &text, soon()).unwrap();
     }
     busy.set(false, "last", Some(b"1"), soon()).unwrap();
     let mut missed = 0;
@@ -359,5 +362,58 @@ fn members_are_told_that_the_keeper_died() {
     // One that is up again keeps new pools.
     bed.start(0);
     let again = bed.join(1, "p");
-    assert_eq!(again.id(), 0);
+    assert_eq!(again.id().unwrap(), 0);
+}
+
+fn pools_in_etcd_outlive_any_host() {
+    let mut bed = Bed::new(Kind::Etcd, 3);
+    let member = bed.join(2, "p");
+    member.set(false, "epoch", Some(b"7"), soon()).unwrap();
+    let first = bed.program(0, "p");
+    bed.daemon(0).kill();
+    events(&member, |change| *change == Change::Died { member: first.id });
+    let late = bed.join(1, "p");
+    assert_eq!(late.view(|view| (view.members.len(), view.attributes["epoch"].clone())), (2, b"7".to_vec()));
+}
+
+fn without_etcd_members_are_told() {
+    let mut bed = Bed::new(Kind::Etcd, 1);
+    let member = bed.join(0, "p");
+    // Hung, not ended: nothing but time tells.
+    bed.etcd().signal(Signal::STOP);
+    while member.next_event(soon()).is_ok() {}
+    let why = member.dead().unwrap();
+    assert!(why.starts_with("etcd, where the pools are, is lost: http://127.0.0.1:"), "{why}");
+    let none = bed.try_join(0, Wish { pool: "p".to_owned(), ..Wish::default() }).unwrap_err();
+    assert!(matches!(none, PoolError::Refused(Refusal::Store(_))), "{none}");
+    bed.etcd().signal(Signal::CONT);
+    until("a new member is let in", || bed.try_join(0, Wish { pool: "q".to_owned(), ..Wish::default() }).is_ok());
+    // What was a member is dead there, too.
+    let again = bed.join(0, "p");
+    until("the dead one is gone", || again.view(|view| view.members.len()) == 1);
+}
+
+fn a_long_log_is_replaced_by_a_snapshot() {
+    let mut bed = Bed::new(Kind::Etcd, 2);
+    let members: Vec<Membership> = (0..2).map(|n| bed.join(n, "p")).collect();
+    thread::scope(|scope| {
+        for member in &members {
+            scope.spawn(move || {
+                for round in 0..400u32 {
+                    member.set(true, "round", Some(&round.to_le_bytes()), soon()).unwrap();
+                }
+            });
+        }
+    });
+    let log = bed.keys("/a-test/pools/p/log/");
+    assert!(log < 800, "{log} records");
+    assert_eq!(bed.keys("/a-test/pools/p/snap"), 1);
+    let late = bed.join(0, "p");
+    let last = |member: &Membership| late.view(|view| view.members[&member.id().unwrap()].attributes["round"].clone());
+    assert_eq!([last(&members[0]), last(&members[1])], [399u32.to_le_bytes().to_vec(), 399u32.to_le_bytes().to_vec()]);
+    // Nothing is left of a pool that has ended.
+    for member in members.iter().chain([&late]) {
+        member.leave(soon()).unwrap();
+    }
+    until("nothing is left", || bed.keys("/a-test/pools/") == 0);
 }

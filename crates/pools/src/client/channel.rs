@@ -124,6 +124,11 @@ impl Channel {
         wait(&self.socket, sends, left)
     }
 
+    /// Ends the socket both ways: who sleeps wakes. What was sent is read all the same.
+    pub(super) fn end(&self) {
+        let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
+    }
+
     pub(super) fn socket(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
