@@ -309,6 +309,86 @@
 #define MDG_AT_THIRD 2
 
 /**
+ * The size of a pool that anybody joins at any time.
+ */
+#define MDG_POOL_OPEN 0
+
+/**
+ * The size of a pool that has as many members as the launcher has started processes, each with its rank there.
+ */
+#define MDG_POOL_LAUNCHED -1
+
+/**
+ * Instead of a member: the pool.
+ */
+#define MDG_POOL_ITSELF -1
+
+/**
+ * The winner is followed by another one when it has left or died: who asks next.
+ */
+#define MDG_POOL_FOLLOWED 0
+
+/**
+ * The winner stays the winner as long as the pool has a member.
+ */
+#define MDG_POOL_FOR_LIFE 1
+
+/**
+ * An event: `member` joined; `text` is its location.
+ */
+#define MDG_POOL_JOINED 1
+
+/**
+ * A closed pool has all its members.
+ */
+#define MDG_POOL_CLOSED 2
+
+/**
+ * `member` left.
+ */
+#define MDG_POOL_LEFT 3
+
+/**
+ * `member` died, or its host, or the way to it.
+ */
+#define MDG_POOL_DIED 4
+
+/**
+ * `member` won the election `text`.
+ */
+#define MDG_POOL_ELECTED 5
+
+/**
+ * The winner of the election `text` has left or died.
+ */
+#define MDG_POOL_VACANT 6
+
+/**
+ * The attribute `text` of `member`, or of the pool (MDG_POOL_ITSELF), was set or taken away.
+ */
+#define MDG_POOL_SET 7
+
+/**
+ * `member` sends `text`.
+ */
+#define MDG_POOL_SIGNAL 8
+
+/**
+ * `member` has terminated the pool.
+ */
+#define MDG_POOL_TERMINATED 9
+
+/**
+ * `count` events are missing here, for they were not taken in time. mdg_pool_members() and mdg_pool_get() have what they led to.
+ */
+#define MDG_POOL_MISSED 10
+
+/**
+ * Bytes of an event's text, with its nul.
+ */
+#define MDG_POOL_TEXT 4104
+
+/**
  * Names something that was opened. Never 0, and below 2^63. A handle that was closed is never used again: a call with it fails with
  * MDG_EHANDLE, and one with a handle of another kind with MDG_ETYPE.
  */
@@ -477,6 +557,37 @@ typedef struct {
 } mdg_header;
 
 /**
+ * This process's place in a pool.
+ */
+typedef mdg_handle mdg_pool;
+
+/**
+ * Something that changed in a pool.
+ */
+typedef struct {
+  /**
+   * Its place in the order of all events of the pool, which is the same for all members. Signals to others are left out.
+   */
+  uint64_t number;
+  /**
+   * The member that it is about; -1 if it is about none.
+   */
+  int64_t member;
+  /**
+   * How many are missing (MDG_POOL_MISSED).
+   */
+  uint64_t count;
+  /**
+   * One of MDG_POOL_JOINED to MDG_POOL_MISSED.
+   */
+  int kind;
+  /**
+   * A text that ends with a nul.
+   */
+  char text[MDG_POOL_TEXT];
+} mdg_pool_event;
+
+/**
  * A descriptor of the program's own in the engine.
  */
 typedef mdg_handle mdg_watch;
@@ -536,6 +647,7 @@ int mdg_runtime_open(mdg_runtime *runtime);
  *   which the peer takes nothing.
  * * An operation: it is taken back, as by mdg_cancel().
  * * A Circuit: who waits for a message of it gets MDG_ECLOSED. See mdg_circuit_open().
+ * * A pool: this process leaves it, as by mdg_pool_leave() but without waiting; who waits for something of it gets MDG_ECLOSED.
  * * A message that is packed or unpacked: it is not sent, or the rest of it is thrown away.
  * * A mailbox: what is in it is dropped, and who waits gets MDG_ECLOSED. A buffer: its memory is gone from this process. It is closed with
  *   no runtime.
@@ -1341,6 +1453,197 @@ int mdg_buffer_seal(mdg_buffer buffer);
  */
 int64_t mdg_buffer_data(mdg_buffer buffer,
                         void **data);
+
+/**
+ * Joins the pool `name` (1 to 64 letters, digits and . _ - : @) by this user's daemon of this host, which `madrigal up` starts, and puts the
+ * handle into *pool. The pool is the same on all hosts of the daemon's grid. `size` is MDG_POOL_OPEN, or how many members the pool is to
+ * have, or MDG_POOL_LAUNCHED; all members must say the same. `blob`, of `len` bytes (4,096 at most), is what others find with
+ * mdg_pool_blob(), such as the address of a port.
+ *
+ * Waits at most `timeout_ns` nanoseconds (MDG_FOREVER: without end) until the process is a member, and of a pool with a size until all have
+ * joined; then no more are let in. With 0 it does not wait for that: mdg_pool_joined() does. A process that ends without mdg_pool_leave() or
+ * mdg_close() has died, and the others are told so.
+ *
+ * Returns 0, or MDG_EUNUSABLE (no daemon is up, it refuses, or there is no launcher), MDG_EREFUSED (the pool is closed, or was terminated),
+ * MDG_EMISMATCH (others gave another size), MDG_ERANK (the rank cannot be had), MDG_EBUSY (it is full), MDG_ETIMEDOUT, MDG_ELOST (where pools
+ * are kept cannot be reached), MDG_ESYSTEM, MDG_EINVAL, MDG_EHANDLE, MDG_ETYPE, MDG_EFULL, MDG_EFORKED.
+ */
+int mdg_pool_join(mdg_runtime runtime,
+                  const char *name,
+                  int size,
+                  const void *blob,
+                  size_t len,
+                  int64_t timeout_ns,
+                  mdg_pool *pool);
+
+/**
+ * Waits at most `timeout_ns` nanoseconds for what mdg_pool_join() waits for, if that did not wait.
+ *
+ * Returns 0, or as mdg_pool_join(), or MDG_ECLOSED.
+ */
+int mdg_pool_joined(mdg_pool pool, int64_t timeout_ns);
+
+/**
+ * Leaves the pool, and waits at most `timeout_ns` nanoseconds until that has its place in the order. The handle stays, for mdg_close().
+ *
+ * Returns 0, or MDG_ETIMEDOUT, MDG_ELOST, MDG_EREFUSED, MDG_ECLOSED, MDG_EINVAL, MDG_EHANDLE, MDG_ETYPE, MDG_EFORKED.
+ */
+int mdg_pool_leave(mdg_pool pool,
+                   int64_t timeout_ns);
+
+/**
+ * This process's id in the pool: how many joined before it. No two members of a pool have the same. Does not block.
+ *
+ * Returns the id, or MDG_EBUSY (it is no member yet), MDG_EHANDLE, MDG_ETYPE, MDG_EFORKED.
+ */
+int64_t mdg_pool_id(mdg_pool pool);
+
+/**
+ * The ids of all living members, in the order in which they joined, as far as there is room for `room`. They are those of now: of events
+ * that mdg_pool_next() has not taken, too. Does not block.
+ *
+ * Returns how many members there are, or MDG_EINVAL (`ids` is NULL and `room` is not 0), MDG_EHANDLE, MDG_ETYPE, MDG_EFORKED.
+ */
+int64_t mdg_pool_members(mdg_pool pool,
+                         int64_t *ids,
+                         size_t room);
+
+/**
+ * The rank of a member of a pool with a size: the one of its launcher, or, once all have joined, that in the order of joins. Does not block.
+ *
+ * Returns the rank, or MDG_ERANK (it has none), MDG_EGONE (there is no such member), MDG_EHANDLE, MDG_ETYPE, MDG_EFORKED.
+ */
+int mdg_pool_rank(mdg_pool pool,
+                  int64_t member);
+
+/**
+ * Copies where a member is, `host@site`, to `buf`, with a nul, cut to `len` bytes. Does not block.
+ *
+ * Returns the text's length, or MDG_EGONE (there is no such member), MDG_EINVAL (`buf` is NULL and `len` is not 0), MDG_EHANDLE, MDG_ETYPE,
+ * MDG_EFORKED.
+ */
+int64_t mdg_pool_location(mdg_pool pool,
+                          int64_t member,
+                          char *buf,
+                          size_t len);
+
+/**
+ * Copies what a member brought along to `buf`, cut to `len` bytes. Does not block.
+ *
+ * Returns the blob's length, or MDG_EGONE (there is no such member), MDG_EINVAL (`buf` is NULL and `len` is not 0), MDG_EHANDLE, MDG_ETYPE,
+ * MDG_EFORKED.
+ */
+int64_t mdg_pool_blob(mdg_pool pool,
+                      int64_t member,
+                      void *buf,
+                      size_t len);
+
+/**
+ * Wants to win the election `name`, and waits at most `timeout_ns` nanoseconds until somebody has won it. All candidates must say the same
+ * of what comes after the winner: MDG_POOL_FOLLOWED or MDG_POOL_FOR_LIFE. Never two are winners at once, in the order of the pool's events.
+ * Where `number` is not NULL, the number of the election goes there: a later winner has a higher one.
+ *
+ * Returns the winner's id, which may be one's own, or MDG_EMISMATCH (others said something else of what comes after the winner),
+ * MDG_ETIMEDOUT, MDG_ELOST, MDG_EREFUSED (this process has left), MDG_EBUSY (1,024 elections), MDG_ECLOSED, MDG_EINVAL, MDG_EHANDLE,
+ * MDG_ETYPE, MDG_EFORKED.
+ */
+int64_t mdg_pool_elect(mdg_pool pool,
+                       const char *name,
+                       int after,
+                       int64_t timeout_ns,
+                       uint64_t *number);
+
+/**
+ * Waits at most `timeout_ns` nanoseconds (0: only looks) until the election `name` has a winner, and is no candidate.
+ *
+ * Returns the winner's id, or MDG_ETIMEDOUT, MDG_ELOST, MDG_ECLOSED, MDG_EINVAL, MDG_EHANDLE, MDG_ETYPE, MDG_EFORKED.
+ */
+int64_t mdg_pool_winner(mdg_pool pool, const char *name, int64_t timeout_ns);
+
+/**
+ * Sends `value`, a text of at most 4,096 bytes, to the `many` members at `to`, or to all if `many` is 0, and waits at most `timeout_ns`
+ * nanoseconds until it has its place in the order. They find it by mdg_pool_next().
+ *
+ * Returns 0, or MDG_EGONE (one of them is no member), MDG_ETIMEDOUT, MDG_ELOST, MDG_EREFUSED, MDG_ECLOSED, MDG_EINVAL, MDG_EHANDLE,
+ * MDG_ETYPE, MDG_EFORKED.
+ */
+int mdg_pool_signal(mdg_pool pool,
+                    const int64_t *to,
+                    size_t many,
+                    const char *value,
+                    int64_t timeout_ns);
+
+/**
+ * Sets the attribute `key` of the pool, or with `own` of this member, to the `len` bytes (4,096 at most) at `value`, or takes it away if
+ * `value` is NULL, and waits at most `timeout_ns` nanoseconds until that has its place in the order.
+ *
+ * Returns 0, or MDG_EBUSY (the pool is full), MDG_ETIMEDOUT, MDG_ELOST, MDG_EREFUSED, MDG_ECLOSED, MDG_EINVAL, MDG_EHANDLE, MDG_ETYPE,
+ * MDG_EFORKED.
+ */
+int mdg_pool_set(mdg_pool pool,
+                 int own,
+                 const char *key,
+                 const void *value,
+                 size_t len,
+                 int64_t timeout_ns);
+
+/**
+ * Copies the attribute `key` of a member, or of the pool (MDG_POOL_ITSELF), to `buf`, cut to `len` bytes. Does not block.
+ *
+ * Returns the value's length, or MDG_EGONE (there is no such attribute, or member), MDG_EINVAL, MDG_EHANDLE, MDG_ETYPE, MDG_EFORKED.
+ */
+int64_t mdg_pool_get(mdg_pool pool,
+                     int64_t member,
+                     const char *key,
+                     void *buf,
+                     size_t len);
+
+/**
+ * Has a member checked that may be dead. If it is, or its host does not answer within 1.5 s, all are told that it died. Does not wait for
+ * that, but at most `timeout_ns` nanoseconds until the question has its place in the order.
+ *
+ * Returns 0, or MDG_EGONE (it is no member), MDG_ETIMEDOUT, MDG_ELOST, MDG_EREFUSED, MDG_ECLOSED, MDG_EINVAL, MDG_EHANDLE, MDG_ETYPE,
+ * MDG_EFORKED.
+ */
+int mdg_pool_suspect(mdg_pool pool,
+                     int64_t member,
+                     int64_t timeout_ns);
+
+/**
+ * Terminates the pool: nobody joins any more, and mdg_pool_wait_terminated() of all members returns. Waits at most `timeout_ns`
+ * nanoseconds until that has its place in the order.
+ *
+ * Returns 0, or MDG_ETIMEDOUT, MDG_ELOST, MDG_EREFUSED, MDG_ECLOSED, MDG_EINVAL, MDG_EHANDLE, MDG_ETYPE, MDG_EFORKED.
+ */
+int mdg_pool_terminate(mdg_pool pool,
+                       int64_t timeout_ns);
+
+/**
+ * Waits at most `timeout_ns` nanoseconds until a member has terminated the pool.
+ *
+ * Returns 0, or MDG_ETIMEDOUT, MDG_ELOST, MDG_ECLOSED, MDG_EINVAL, MDG_EHANDLE, MDG_ETYPE, MDG_EFORKED.
+ */
+int mdg_pool_wait_terminated(mdg_pool pool, int64_t timeout_ns);
+
+/**
+ * Takes the next event into *event, and waits for it at most `timeout_ns` nanoseconds (0: only looks). The first ones tell of the members,
+ * attributes and elections that there were when this process joined. Up to 16,384 events wait to be taken; of more the oldest are dropped
+ * and counted (MDG_POOL_MISSED).
+ *
+ * Returns the event's kind, or MDG_ETIMEDOUT, MDG_ELOST (no member any more: the text says why), MDG_ECLOSED, MDG_EINVAL, MDG_EHANDLE,
+ * MDG_ETYPE, MDG_EFORKED.
+ */
+int mdg_pool_next(mdg_pool pool,
+                  int64_t timeout_ns,
+                  mdg_pool_event *event);
+
+/**
+ * A descriptor that poll(2) shows as readable while mdg_pool_next() with the time 0 has an event, and sometimes when it has none. It is the
+ * pool's: the program does not read, write or close it. Does not block.
+ *
+ * Returns the descriptor, or MDG_EHANDLE, MDG_ETYPE, MDG_EFORKED.
+ */
+int mdg_pool_fd(mdg_pool pool);
 
 /**
  * Turns the engine: posted operations go on, handlers are called. If there is nothing to do, waits until there is, at most `timeout_ns`

@@ -14,6 +14,10 @@ use rustix::net::SendFlags;
 use crate::codes::*;
 use crate::failure::Failure;
 
+/// The variables with rank and size: of PMI-1 (MPICH and those made from it, `madrigal run`), of Open MPI, of Slurm.
+const PLACES: [[&str; 2]; 3] =
+    [["PMI_RANK", "PMI_SIZE"], ["OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"], ["SLURM_PROCID", "SLURM_NTASKS"]];
+
 /// Bytes of a line, at most.
 const LONGEST: usize = 64 << 10;
 
@@ -38,6 +42,16 @@ pub(crate) fn exchange(own: &[u8], deadline: Option<u64>) -> Result<Vec<Vec<u8>>
     // SAFETY: the launcher's descriptor, which is open as long as this process does not close it; a closed one is an error below.
     let launcher = Launcher { fd: unsafe { BorrowedFd::borrow_raw(fd) }, deadline, rest: Vec::new() };
     launcher.exchange(rank, size, own)
+}
+
+/// The rank of this process and the size of its job, as MPI's launchers and Slurm's srun give them; `None` without a launcher.
+pub(crate) fn place() -> Result<Option<(u32, u32)>, Failure> {
+    for [rank, size] in PLACES {
+        if let (Some(rank), Some(size)) = (number(rank)?, number(size)?) {
+            return Ok(Some((rank.unsigned_abs(), size.unsigned_abs())));
+        }
+    }
+    Ok(None)
 }
 
 /// A variable of the environment that is a number.

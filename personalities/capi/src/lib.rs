@@ -8,7 +8,7 @@
 //!      |
 //!   object      what a handle stands for, and the one table of them
 //!      |
-//!   runtime  link  listeners  dial  op  circuit  ports  lossy  mailboxes  sources  watcher  why     the objects
+//!   runtime  link  listeners  dial  op  circuit  ports  lossy  mailboxes  pool  sources  watcher  why     the objects
 //!      |
 //!   launched    the other processes of a launcher's job
 //!   table       handles: found without a lock, distinguished by kind and age
@@ -33,6 +33,7 @@ mod lossy;
 mod mailboxes;
 mod object;
 mod op;
+mod pool;
 mod ports;
 mod runtime;
 mod slot;

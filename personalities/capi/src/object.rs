@@ -10,6 +10,7 @@ use crate::listeners::Listeners;
 use crate::lossy;
 use crate::mailboxes::{Buffer, Mailbox};
 use crate::op::Op;
+use crate::pool::Pool;
 use crate::ports::{Incoming, ReceivePort, SendPort, Written};
 use crate::runtime::Runtime;
 use crate::sources::{Timer, Watch};
@@ -34,6 +35,7 @@ pub(crate) enum Object {
     LossyLink(Box<lossy::Link>),
     Mailbox(Box<Mailbox>),
     Buffer(Box<Buffer>),
+    Pool(Box<Pool>),
 }
 
 static TABLE: Table<Object> = Table::new();
@@ -65,6 +67,7 @@ impl Object {
             Self::LossyAcceptor(acceptor) => &acceptor.runtime,
             Self::LossyLink(link) => &link.runtime,
             Self::Mailbox(mailbox) => &mailbox.runtime,
+            Self::Pool(pool) => &pool.runtime,
             Self::Buffer(_) => return None,
         })
     }
@@ -122,6 +125,7 @@ kinds! {
     15 "a link of messages" lossy::Link: Object::LossyLink(link) => link;
     16 "a mailbox" Mailbox: Object::Mailbox(mailbox) => mailbox;
     17 "a buffer" Buffer: Object::Buffer(buffer) => buffer;
+    18 "a pool" Pool: Object::Pool(pool) => pool;
 }
 
 /// Room for a handle, reserved before its object is made: so no object is lost because there is no room.

@@ -27,6 +27,7 @@ pub(crate) fn why(object: &Object) -> String {
         }
         Object::Mailbox(mailbox) => mailbox.why(),
         Object::Buffer(buffer) => buffer.why(),
+        Object::Pool(pool) => pool.described(),
         Object::SendPort(port) => json!({"kind": "send port", "connected": port.connected()}),
         Object::ReceivePort(port) => {
             json!({"kind": "receive port", "address": port.api.address().to_string(), "connected": port.api.connected()})

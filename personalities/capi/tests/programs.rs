@@ -1,7 +1,7 @@
 //! The library as programs see it: its exports, and programs in C and C++ that are built with nothing but the output of `pkg-config` for
 //! an installed prefix. Ignored without a compiler.
 //!
-//! Features (docs/features.md): A1, A2, A3, A5, B1, B4, B5, D5, D6, P1, P3, P4, P5.
+//! Features (docs/features.md): A1, A2, A3, A5, B1, B4, B5, D5, D6, I4, P1, P3, P4, P5.
 
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::{Path, PathBuf};
@@ -30,6 +30,7 @@ madrigal_tests::trials![
     messages_may_lose_a_part,
     mailboxes_over_shared_memory,
     mailboxes_over_tcp,
+    joins_pools,
     has_examples_that_run,
     survives_random_calls,
     compiles_as_cpp,
@@ -327,6 +328,38 @@ fn mailboxes(methods: &str) {
     folder.run_with(&program, &[], &[("MADRIGAL_METHODS", methods)]);
 }
 
+/// A daemon of one host, and the environment in which programs find it.
+struct Daemon(std::process::Child, String);
+
+impl Daemon {
+    fn start(folder: &Folder) -> Self {
+        let (grid, run) = (folder.0.join("grid.toml"), folder.0.join("run"));
+        std::fs::create_dir(&run).expect("a folder");
+        let text = format!("[site.s]\nhosts = {{ h0 = '127.0.0.1:{}' }}\n", host::free_port());
+        std::fs::write(&grid, text).expect("it is written");
+        let mut up = Command::new(host::madrigal());
+        up.args(["up", "--foreground", "--host", "h0", "--grid"]).arg(&grid).env("XDG_RUNTIME_DIR", &run);
+        let child = up.stdin(Stdio::null()).stderr(Stdio::null()).spawn().expect("it runs");
+        host::until("the daemon is up", || run.join("madrigal/daemon.sock").exists().then_some(()));
+        Self(child, run.to_string_lossy().into_owned())
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Features: I4.
+fn joins_pools() {
+    let folder = Folder::prefix("pools");
+    let program = folder.compile(C, "pool");
+    let daemon = Daemon::start(&folder);
+    folder.run_with(&program, &[], &[("XDG_RUNTIME_DIR", &daemon.1)]);
+}
+
 fn has_examples_that_run() {
     let folder = Folder::prefix("examples");
     let guide = std::fs::read_to_string(host::root().join("docs/c-api.md")).expect("the guide");
@@ -362,6 +395,15 @@ fn has_examples_that_run() {
     assert_eq!(job(&folder, "4", &folder.0.join("parameters"), &[]), ["the parameters' sum is 300000.0"]);
     let counted = "9592 primes below 100000, counted by 3 workers";
     assert_eq!(job(&folder, "4", &folder.0.join("workers"), &[]), [counted]);
+    let daemon = Daemon::start(&folder);
+    let members = [(); 3].map(|()| {
+        let mut member = folder.command(&folder.0.join("pool"), &["demo", "3"]);
+        member.env("XDG_RUNTIME_DIR", &daemon.1).stdout(Stdio::piped()).spawn().expect("it runs")
+    });
+    let said =
+        members.map(|member| String::from_utf8(member.wait_with_output().expect("it ends").stdout).expect("UTF-8"));
+    let said = said.concat();
+    assert!(said.starts_with("2 others, their ranks make ") && said.lines().count() == 1, "{said}");
 }
 
 /// What two processes of an example print, of which the first one prints an address for the second, too.

@@ -16,6 +16,7 @@ const FILES: &[&str] = &[
     "border/ports.rs",
     "border/lossy.rs",
     "border/mailboxes.rs",
+    "border/pools.rs",
     "border/engine.rs",
 ];
 

@@ -9,6 +9,7 @@ pub mod links;
 pub mod lossy;
 pub mod mailboxes;
 pub mod ops;
+pub mod pools;
 pub mod ports;
 pub mod runtimes;
 pub mod types;

@@ -48,6 +48,7 @@ pub unsafe extern "C" fn mdg_runtime_open(runtime: *mut mdg_runtime) -> c_int {
 ///   which the peer takes nothing.
 /// * An operation: it is taken back, as by mdg_cancel().
 /// * A Circuit: who waits for a message of it gets MDG_ECLOSED. See mdg_circuit_open().
+/// * A pool: this process leaves it, as by mdg_pool_leave() but without waiting; who waits for something of it gets MDG_ECLOSED.
 /// * A message that is packed or unpacked: it is not sent, or the rest of it is thrown away.
 /// * A mailbox: what is in it is dropped, and who waits gets MDG_ECLOSED. A buffer: its memory is gone from this process. It is closed with
 ///   no runtime.
@@ -113,6 +114,7 @@ fn end(object: &Object) {
         Object::LossyAcceptor(acceptor) => acceptor.api.close(),
         Object::LossyLink(link) => link.api.close(),
         Object::Mailbox(mailbox) => mailbox.api.close(),
+        Object::Pool(pool) => pool.api.close(),
         Object::Op(_) | Object::Packing(_) | Object::Unpacking(_) | Object::Runtime(_) => {}
         Object::SendPort(_) | Object::Written(_) | Object::Incoming(_) | Object::Buffer(_) => {}
     }

@@ -41,6 +41,8 @@ pub type mdg_buffer = mdg_handle;
 pub type mdg_lossy_link = mdg_handle;
 /// A place where such links arrive.
 pub type mdg_lossy_acceptor = mdg_handle;
+/// This process's place in a pool.
+pub type mdg_pool = mdg_handle;
 
 /// A time that never passes. Any other negative time is MDG_EINVAL: what is left of a time that has passed is 0.
 pub const MDG_FOREVER: i64 = -1;

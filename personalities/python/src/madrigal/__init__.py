@@ -10,6 +10,7 @@ from .errors import (ArgumentError, Busy, Closed, Denied, Error, Forked, Gone, L
 from .launched import world
 from .lossy import Fate, LossyAcceptor, LossyLink, LossyMessage, MessageClass
 from .mailbox import Buffer, Draft, Header, Mailbox
+from .pools import Pool, PoolEvent
 from .ports import Incoming, Message, ReceivePort, SendPort
 from .runtime import Acceptor, Link, Runtime
 
@@ -17,6 +18,7 @@ __version__ = _lib.mdg_version().decode()
 __all__ = [
     "ADDRESS", "ANY", "ANY_TAG", "Acceptor", "ArgumentError", "Buffer", "Busy", "Circuit", "Closed", "Denied", "Draft", "Error", "Fate", "Forked",
     "Gone", "Header", "Incoming", "Link", "LossyAcceptor", "LossyLink", "LossyMessage", "Lost", "Mailbox", "Message", "MessageClass", "Mismatch",
-    "Packing", "ReceivePort", "Refused", "Reset", "Runtime", "SendPort", "Server", "TimedOut", "Transport", "Unpacking", "Unreachable", "connect",
+    "Packing", "Pool", "PoolEvent", "ReceivePort", "Refused", "Reset", "Runtime", "SendPort", "Server", "TimedOut", "Transport", "Unpacking",
+    "Unreachable", "connect",
     "create_connection", "create_server", "listen", "world",
 ]
