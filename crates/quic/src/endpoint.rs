@@ -334,12 +334,12 @@ impl QuicEndpoint {
         due.map_or(u64::MAX, |at| at.saturating_duration_since(self.epoch).as_nanos() as u64)
     }
 
-    /// The time has come; or any other.
+    /// The time has come; or any other. A connection that may have something to send sends that first: it is late itself, and noq-proto would
+    /// probe a handshake that it has just finished, for which it has no keys any more.
     pub fn handle_time(&mut self, now: u64) {
         let at = self.at(now);
         let listed = self.due.iter().take_while(|(due, _)| *due <= at).map(|(_, key)| *key);
-        let stirred = self.stirred.iter().copied().filter(|key| self.due_of(*key).is_some_and(|due| due <= at));
-        let keys: BTreeSet<Key> = listed.chain(stirred).collect();
+        let keys: Vec<Key> = listed.filter(|key| !self.stirred.contains(key)).collect();
         for key in keys {
             let Some(connection) = self.connections.get_mut(&key) else { continue };
             connection.quic.handle_timeout(at);
