@@ -5,7 +5,7 @@
 //! * [`adoc`]: adaptive compression;
 //! * [`stripe`]: several streams as one ordered link;
 //! * [`tls`]: encryption, and who the other end is;
-//! * [`vrp`]: messages of which some bytes may be lost, over datagrams; no adapter of the table, for it carries no stream;
+//! * [`vrp`]: messages of which some bytes may be lost, over datagrams; no adapter of the table, for it has no stream below it;
 //! * [`chain()`]: the adapters of a stack, as one;
 //! * [`stack`]: `adoc/tls/stripe(8)/tcp`, read, printed, and agreed on by both ends.
 //!

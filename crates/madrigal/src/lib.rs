@@ -26,7 +26,8 @@
 //!
 //! An [`Address`] may have a stack of adapters above its driver: a link of `adoc/stripe(4)/tcp://10.2.0.2:9000` is compressed where that makes
 //! it faster, and has four connections. Both ends name the same one ([`Runtime::listen_at`], [`Runtime::connect_at`]). With `tls` in it a link is
-//! enciphered, between processes with certificates of one grid and one user ([`Runtime::set_tls`]).
+//! enciphered, between processes with certificates of one grid and one user ([`Runtime::set_tls`]); so is one of `vrp/udp://10.2.0.2:9000`, by
+//! QUIC. [`lossy`] has links of messages of which a part may be lost ([`Runtime::lossy_listen`], [`Runtime::lossy_connect`]).
 #![forbid(unsafe_code)]
 
 mod address;

@@ -1,5 +1,5 @@
-//! Measurements between two processes: a ping-pong over a VLink or a Circuit, between ports or mailboxes, against the fastest two processors can exchange anything at
-//! all.
+//! Measurements between two processes: a ping-pong over a VLink or a Circuit, between ports or mailboxes, against the fastest two processors
+//! can exchange anything at all; and one of messages of which a part may be lost, against a stream by the same driver.
 //!
 //! The yardstick is one cache line two processes write in turn, measured in the same run, round by round; so the ratio means the same
 //! on every machine and under every load. How far a line is from both processors depends on where it lies in the cache, by up to a
@@ -32,6 +32,7 @@ mod channel;
 mod circuit;
 mod crowd;
 mod job;
+mod lossy;
 mod mailbox;
 mod port;
 mod report;
@@ -39,6 +40,7 @@ mod report;
 pub use circuit::circuit;
 pub use crowd::{Crowd, crowd};
 pub use job::ROUNDS;
+pub use lossy::{LossyReport, lossy};
 pub use mailbox::{MailboxReport, mailbox};
 pub use port::{PortReport, port};
 pub use report::{PerfError, Report};
@@ -54,8 +56,12 @@ pub fn vlink(method: &str, size: usize, iterations: u32) -> Result<Report, PerfE
     runtime.set_tls(grid_tls());
     let name = format!("perf-{}-{:x}", process::own_pid(), process::random() as u32);
     let (above, driver) = method.split_at(method.rfind('/').map_or(0, |at| at + 1));
-    let driver = madrigal_drivers::driver(driver).filter(|driver| driver.name() != "loopback");
-    let at = driver.and_then(|driver| driver.address_for(&name)).ok_or_else(unfit)?;
+    let at = if driver == "udp" {
+        "udp://127.0.0.1:0".to_owned()
+    } else {
+        let driver = madrigal_drivers::driver(driver).filter(|driver| driver.name() != "loopback");
+        driver.and_then(|driver| driver.address_for(&name)).ok_or_else(unfit)?.to_string()
+    };
     let at: Address = format!("{above}{at}").parse().map_err(|_| unfit())?;
     let acceptor = runtime.listen_at(&at)?;
     let (arena, fd) = Arena::create().map_err(os)?;
@@ -104,6 +110,9 @@ pub fn peer() -> Result<bool, PerfError> {
     }
     if let Some(asked) = asked.strip_prefix(port::ASKED) {
         return port::peer(asked).map(|()| true);
+    }
+    if let Some(asked) = asked.strip_prefix(lossy::ASKED) {
+        return lossy::peer(asked).map(|()| true);
     }
     let unclear = || PerfError::Unclear(asked.clone());
     let words: Vec<&str> = asked.split(' ').collect();

@@ -217,13 +217,32 @@ pub(crate) enum PerfOf {
     Port(Vlink),
     /// A ping-pong between mailboxes of two processes: headers alone, and shared buffers of 4 KiB against those of 1 MiB, in the same run
     Mailbox(Mailbox),
+    /// A ping-pong of messages of which a part may be lost, by `vrp/udp`, between two processes, against a VLink by the same, in the same run
+    Lossy(Lossy),
+}
+
+/// `madrigal perf lossy`.
+#[derive(Args)]
+pub(crate) struct Lossy {
+    /// So many of a thousand bytes may be lost
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(0..=1000))]
+    pub(crate) tolerance: u32,
+    /// Bytes of a message
+    #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..16 << 20))]
+    pub(crate) size: u32,
+    /// Ping-pongs in each round
+    #[arg(long, default_value_t = 5_000, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) iterations: u32,
+    /// Print JSON, for scripts
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// `madrigal perf vlink`, `madrigal perf circuit` and `madrigal perf port`.
 #[derive(Args)]
 pub(crate) struct Vlink {
-    /// The driver to measure: shm or tcp; messages also by fabric:NAME, a provider of libfabric's; or a stack of adapters, such as
-    /// adoc/stripe(2)/tcp
+    /// The driver to measure: shm or tcp; messages also by fabric:NAME, a provider of libfabric's; a VLink also by vrp/udp; or a stack of
+    /// adapters, such as adoc/stripe(2)/tcp
     #[arg(long, alias = "driver", default_value = "shm", value_parser = measured)]
     pub(crate) method: String,
     /// Bytes of a message
@@ -302,6 +321,11 @@ fn method(name: &str) -> Result<String, String> {
 /// A method, or one with a stack of adapters in front of it.
 fn measured(text: &str) -> Result<String, String> {
     let Some((above, driver)) = text.rsplit_once('/') else { return method(text) };
+    if driver == "udp" {
+        // Only there it may have `vrp` in front.
+        let address: Result<madrigal::Address, _> = format!("{text}://127.0.0.1:0").parse();
+        return address.map(|_| text.to_owned()).map_err(|error| error.to_string());
+    }
     stack(&format!("{above}/tcp"))?;
     method(driver).map(|_| text.to_owned())
 }

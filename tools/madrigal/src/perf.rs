@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 
-use madrigal::perf::{self, Crowd, MailboxReport, PerfError, PortReport, Report};
+use madrigal::perf::{self, Crowd, LossyReport, MailboxReport, PerfError, PortReport, Report};
 use serde::Serialize;
 
 use crate::{cli, out};
@@ -69,10 +69,31 @@ struct Boxed<'a> {
     large_rounds_ns: &'a [f64],
 }
 
+/// The same of messages of which a part may be lost.
+#[derive(Serialize)]
+struct Lossy<'a> {
+    tolerance: u32,
+    size: usize,
+    iterations: u32,
+    message_ns: f64,
+    stream_ns: f64,
+    ratio: f64,
+    /// Bytes of the answers.
+    lost: u64,
+    sent: u64,
+    message_rounds_ns: &'a [f64],
+    stream_rounds_ns: &'a [f64],
+}
+
 /// Runs the command.
 pub(crate) fn run(args: &cli::Perf) -> i32 {
     let Some(what) = &args.what else { return links::run(args) };
     match what {
+        cli::PerfOf::Lossy(of) => {
+            let report = perf::lossy(of.tolerance, of.size as usize, of.iterations);
+            let found = report.as_ref().map(|report| (report, lossy(report)));
+            print("link of messages", ("vrp/udp", of.json), found)
+        }
         cli::PerfOf::Vlink(of) => {
             let report = perf::vlink(&of.method, of.size as usize, of.iterations);
             print("VLink", (&of.method, of.json), report.as_ref().map(|report| (report, measured(report))))
@@ -155,6 +176,21 @@ fn boxed(report: &MailboxReport) -> Boxed<'_> {
         header_rounds_ns: &report.header_ns,
         small_rounds_ns: &report.small_ns,
         large_rounds_ns: &report.large_ns,
+    }
+}
+
+fn lossy(report: &LossyReport) -> Lossy<'_> {
+    Lossy {
+        tolerance: report.tolerance,
+        size: report.size,
+        iterations: report.iterations,
+        message_ns: report.message(),
+        stream_ns: report.stream(),
+        ratio: report.ratio(),
+        lost: report.lost,
+        sent: report.sent,
+        message_rounds_ns: &report.message_ns,
+        stream_rounds_ns: &report.stream_ns,
     }
 }
 

@@ -20,6 +20,7 @@ madrigal_tests::trials![
     completions_and_manual_pages_come_out,
     idle_peers_are_connected_while_what_they_cost_is_measured,
     a_measurement_comes_with_its_yardstick,
+    links_over_udp_are_measured_with_a_certificate,
 ];
 
 fn why(args: &[&str]) -> (Option<i32>, String, String) {
@@ -212,6 +213,33 @@ fn idle_peers_are_connected_while_what_they_cost_is_measured() {
     let (code, stdout, stderr) = run(std::process::Command::new("sh").args(["-c", &limited]));
     assert!(code == Some(1) && stdout.is_empty(), "{stdout}{stderr}");
     assert!(stderr.contains(" of 200 idle peers are connected by tcp"), "{stderr}");
+}
+
+fn links_over_udp_are_measured_with_a_certificate() {
+    let folder = Folder::new("udp");
+    let with = |args: &[&str]| run(madrigal().args(args).env("MADRIGAL_CONFIG_DIR", &folder.0));
+    let lossy = ["perf", "lossy", "--tolerance", "50", "--iterations", "20", "--json"];
+    let (code, _, stderr) = with(&lossy);
+    assert!(code == Some(1) && stderr.contains("madrigal ca init"), "{stderr}");
+    for words in [&["ca", "init", "test"][..], &["login", "--user", "ann"]] {
+        let (code, _, stderr) = with(words);
+        assert_eq!(code, Some(0), "{stderr}");
+    }
+    let (code, stdout, stderr) = with(&lossy);
+    assert_eq!(code, Some(0), "{stderr}");
+    let measured: Value = serde_json::from_str(&stdout).unwrap();
+    assert_eq!((&measured["tolerance"], &measured["size"], &measured["lost"]), (&50.into(), &1000.into(), &0.into()));
+    let (code, stdout, stderr) = with(&["perf", "vlink", "--method", "adoc/vrp/udp", "--iterations", "20", "--json"]);
+    assert_eq!(code, Some(0), "{stderr}");
+    let stream: Value = serde_json::from_str(&stdout).unwrap();
+    assert_eq!(stream["method"], "adoc/vrp/udp");
+    for number in [&measured["message_ns"], &measured["stream_ns"], &stream["link_ns"]] {
+        assert!(number.as_f64().unwrap() > 0.0, "{measured} {stream}");
+    }
+    for method in ["udp", "vrp/tcp", "vrp(2000)/udp"] {
+        let (code, _, stderr) = with(&["perf", "vlink", "--method", method]);
+        assert!(code == Some(2) && stderr.contains(method), "{stderr}");
+    }
 }
 
 fn a_measurement_comes_with_its_yardstick() {

@@ -132,6 +132,9 @@ pub enum PerfError {
     /// A message between ports was lost.
     #[error(transparent)]
     Port(#[from] madrigal_message::ports::PortError),
+    /// A message that may lose a part was not taken.
+    #[error(transparent)]
+    Send(#[from] madrigal_udp::lossy::SendError),
     /// An operation failed.
     #[error(transparent)]
     Listen(#[from] ListenError),

@@ -16,6 +16,7 @@ mod killed;
 mod lanes;
 mod library;
 mod links;
+mod lossy;
 mod matrix;
 mod programs;
 mod rates;
@@ -57,6 +58,7 @@ madrigal_tests::trials![
     jobs::ranks_of_networks_that_overlap_meet_on_three_hosts,
     jobs::ranks_that_cannot_meet_say_what_was_tried,
     library::programs_of_the_library_between_two_sites_behind_nat,
+    lossy::losses_are_those_that_were_suffered_and_a_stream_has_none,
     matrix::open,
     matrix::nat_left_and_right,
     matrix::nat_both_and_a_relay,
