@@ -183,7 +183,12 @@ impl QuicEndpoint {
         Ok(self.insert(now, handle, Connection::new(quic, true, shared)))
     }
 
-    /// A connection, while there is one.
+    /// Whether there is a connection still.
+    pub fn has(&self, key: Key) -> bool {
+        self.connections.contains_key(&key)
+    }
+
+    /// A connection, while there is one. It may have something to send then.
     pub fn connection(&mut self, key: Key) -> Option<&mut Connection> {
         let connection = self.connections.get_mut(&key)?;
         self.stirred.insert(key);

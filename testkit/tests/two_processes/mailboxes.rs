@@ -13,7 +13,7 @@ use madrigal::{Worker, time};
 use madrigal_message::worker::Options;
 use madrigal_progress::message::MessageDriver;
 use madrigal_testkit::noise::Noise;
-use madrigal_testkit::place;
+use madrigal_testkit::{place, stacked};
 
 use super::Other;
 
@@ -23,7 +23,7 @@ const ROUNDS: u64 = 12;
 const SHARED: usize = 16 << 20;
 
 fn mailboxes(driver: &str, directory: &str) -> Mailboxes {
-    let driver = madrigal::message_driver(driver).expect("a driver");
+    let driver = stacked::message_driver(driver).expect("a driver");
     let place = madrigal::message::Place { directory: directory.to_owned(), ..place() };
     let worker = Worker::open(&Options { drivers: &[driver], place, max_spin_ns: 50_000 }).expect("opens");
     Mailboxes::open(&worker).expect("opens")

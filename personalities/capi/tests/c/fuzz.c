@@ -8,7 +8,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { RUNTIME = 1, LINK, ACCEPTOR, OP, WATCH, TIMER, CIRCUIT, PACKING, UNPACKING, SEND, RECEIVE, WRITTEN, INCOMING, MAILBOX, BUFFER, KINDS };
+enum { RUNTIME = 1, LINK, ACCEPTOR, OP, WATCH, TIMER, CIRCUIT, PACKING, UNPACKING, SEND, RECEIVE, WRITTEN, INCOMING, LOSSY_ACCEPTOR, LOSSY_LINK, MAILBOX, BUFFER, POOL, KINDS };
 enum { THREADS = 8, HANDLES = 8, BUFFERS = 256, ROOM = 4097, LAST_CODE = MDG_EMISMATCH };
 
 /* By the kind that a handle says it is of. */
@@ -270,6 +270,13 @@ static void wrong(struct random *random)
     CHECK(known(mdg_mailbox_get(handle, 1, negative, &made)) < 0 && known(mdg_mailbox_get(handle, ~(uint64_t)0, 0, &made)) < 0);
     CHECK(known(mdg_mailbox_drop(handle, ~(uint64_t)0)) < 0 && known(mdg_mailbox_list(handle, NULL, NULL, 1)) < 0);
     CHECK(known(mdg_mailbox_turn(handle, negative)) < 0 && known(mdg_mailbox_add_store(handle, "?")) < 0);
+    CHECK(known(mdg_lossy_listen(handle, "?", NULL, 0, &made)) < 0 && known(mdg_lossy_connect(handle, "?", NULL, 9, 0, &made)) < 0);
+    CHECK(known(mdg_lossy_accept(handle, negative, &made)) < 0 && known(mdg_lossy_send(handle, -1, &byte, 1, 0, negative)) < 0);
+    CHECK(known(mdg_lossy_receive(handle, NULL, 1, 0, NULL, NULL, 1)) < 0 && known(mdg_lossy_settled(handle, negative, NULL, NULL, 0)) < 0);
+    CHECK(known(mdg_lossy_flush(handle, negative)) < 0 && known(mdg_pool_join(handle, "", 0, NULL, 1, negative, &made)) < 0);
+    CHECK(known(mdg_pool_leave(handle, negative)) < 0 && known(mdg_pool_elect(handle, NULL, 9, 0, NULL)) < 0 && known(mdg_pool_next(handle, 0, NULL)) < 0);
+    CHECK(known(mdg_pool_signal(handle, NULL, 1, NULL, 0)) < 0 && known(mdg_pool_set(handle, 7, NULL, NULL, 1, negative)) < 0);
+    CHECK(known(mdg_pool_get(handle, 0, NULL, NULL, 1)) < 0 && known(mdg_pool_blob(handle, 0, NULL, 1)) < 0 && known(mdg_pool_members(handle, NULL, 1)) < 0);
     CHECK(known(mdg_buffer_new(0, &made)) < 0 && known(mdg_buffer_new(SIZE_MAX, &made)) < 0 && known(mdg_buffer_data(handle, NULL)) < 0 && made == 0);
 }
 

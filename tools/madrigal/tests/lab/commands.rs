@@ -137,7 +137,11 @@ pub(crate) fn what_is_killed_is_told_and_leaves_nothing() {
     // The keeper takes all with it, for which `down` and `up` wait; and these remove what is left, a directory.
     for next in ["down", "up"] {
         let bed = Bed::up("two-sites.toml");
-        kill("-KILL", &bed.status()["keeper"].to_string());
+        let keeper = bed.status()["keeper"].to_string();
+        kill("-KILL", &keeper);
+        // The signal takes a moment to end it.
+        let exe = std::path::PathBuf::from(format!("/proc/{keeper}/exe"));
+        until("the end of the keeper", || std::fs::read_link(&exe).is_err().then_some(()));
         if next == "up" {
             bed.lab(&["up", example("two-sites.toml").to_str().unwrap()]);
             bed.down();

@@ -67,6 +67,7 @@ pub(crate) const TABLE: &[Row] = &[
     ("docs/daemon.md", "redis-cli ", Played("daemon")),
     ("docs/daemon.md", "madrigal exec ", Played("lab_with_daemons")),
     ("docs/daemon.md", "trusted = true", Shown("a grid.toml")),
+    ("docs/daemon.md", "[pools]", Shown("a part of a grid.toml")),
     ("docs/daemon.md", "[rule.backup]", Shown("a part of a grid.toml")),
     ("docs/daemon.md", "a1 to b1:", Shown("what `madrigal why A B` says")),
     ("docs/daemon.md", "systemctl --user ", Checked("it would change the services of whoever runs the tests")),
