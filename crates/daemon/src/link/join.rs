@@ -9,7 +9,7 @@
 //! ```
 //! * Who does not have the session cannot know the secret of any number, and has 2^-256 of a chance to guess one: such a connection is refused,
 //!   and the link has not heard of it.
-//! * Who reads the network sees secrets that were shown. Each joins once: numbers never come again ([`Numbers`]), and what the accepting end
+//! * Who reads the network sees secrets that were shown. Each joins once: numbers never come again (`numbers.rs`), and what the accepting end
 //!   shows is none of the dialling end's.
 //! * Who changes what is on its way could as well take over a connection that has joined: nothing proves where its pieces are from. They are
 //!   pieces of records: what is not of the session ends the link, tells nothing, and is delivered to nobody. (Where each connection has a
