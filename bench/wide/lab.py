@@ -36,8 +36,12 @@ def lab_of(text: str) -> Iterator[None]:
 
 
 def use(host: str, congestion: str) -> None:
-    """Has a host use a congestion control, its daemon too, which is started again."""
-    on(host, "sh", "-c", f"ip route | grep via | while read route; do ip route change $route congctl lock {congestion}; done")
+    """Has a host use a congestion control, its daemon too, which is started again. One that does not send by rate is locked to the routes, so
+    that no process chooses another; under a lock none could have the kernel find the rate anew either, which Madrigal does by BBR."""
+    if congestion == "bbr":
+        on(host, "sh", "-c", "echo bbr > /proc/sys/net/ipv4/tcp_congestion_control")
+    else:
+        on(host, "sh", "-c", f"ip route | grep via | while read route; do ip route change $route congctl lock {congestion}; done")
     on(host, str(COMMAND), "down")
     on(host, str(COMMAND), "up")
 
