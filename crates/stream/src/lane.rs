@@ -192,7 +192,8 @@ impl<H: Half> Lane<H> {
             if half.queue().is_empty() {
                 return Rest::Nothing;
             }
-            if half.is_dry() {
+            // What came with the last bytes, such as the end behind them, is reported with them.
+            if half.is_dry() && !half.end().is_some_and(|end| end.arm()) {
                 return Rest::Parked;
             }
             if *budget == 0 {

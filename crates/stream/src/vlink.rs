@@ -409,3 +409,6 @@ impl<H: InLink> Drop for LinkOp<'_, H> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

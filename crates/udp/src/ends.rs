@@ -58,6 +58,8 @@ impl ByteRx for Rx {
                 Some(_) => Err(reset()),
             };
         }
+        // What is behind the last bytes came with them, and nothing else will report it.
+        link.wake();
         let owes = link.owes();
         drop(inner);
         if owes {
