@@ -108,7 +108,6 @@ enum Phase {
 #[derive(Clone, Copy, Debug)]
 struct Sent {
     at: Instant,
-    bytes: u64,
     delivered: u64,
     delivered_at: Instant,
 }
@@ -118,7 +117,9 @@ struct Rate {
     shared: Shared,
     mtu: u64,
     phase: Phase,
+    /// By their numbers, which are those of one space of several: one of a handshake may be another one's.
     flight: BTreeMap<u64, Sent>,
+    /// Bytes on their way, as noq-proto counts them at each acknowledgement: it tells nobody of those that it forgets, such as a handshake's.
     in_flight: u64,
     /// Bytes that arrived, and when the last ones did.
     delivered: u64,
@@ -207,13 +208,6 @@ impl Rate {
             Phase::Probe(at, _) => PROBE[at],
             Phase::Shortest(_) => 1.0,
         }
-    }
-
-    /// A packet is on its way no more.
-    fn land(&mut self, number: u64) -> Option<Sent> {
-        let packet = self.flight.remove(&number)?;
-        self.in_flight -= packet.bytes;
-        Some(packet)
     }
 
     fn note_rate(&mut self, rate: f64) {
@@ -318,10 +312,10 @@ impl Controller for Rate {
         if let Some(number) =
             self.flight.first_key_value().filter(|(_, first)| is_old(first)).map(|(number, _)| *number)
         {
-            self.land(number);
+            self.flight.remove(&number);
         }
-        let (bytes, delivered, delivered_at) = (bytes.into(), self.delivered, self.delivered_at);
-        self.flight.insert(number, Sent { at: now, bytes, delivered, delivered_at });
+        let (bytes, delivered, delivered_at) = (u64::from(bytes), self.delivered, self.delivered_at);
+        self.flight.insert(number, Sent { at: now, delivered, delivered_at });
         self.in_flight += bytes;
         self.publish();
     }
@@ -339,7 +333,7 @@ impl Controller for Rate {
         if took <= self.shortest + self.shortest / 16 {
             self.shortest_at = now;
         }
-        let Some(packet) = self.land(number) else { return };
+        let Some(packet) = self.flight.remove(&number) else { return };
         if packet.delivered >= self.round_ends {
             self.round_ends = self.delivered;
             self.end_round(idle);
@@ -357,6 +351,7 @@ impl Controller for Rate {
     }
 
     fn on_end_acks(&mut self, now: Instant, in_flight: u64, _idle: bool, _largest: Option<u64>) {
+        self.in_flight = in_flight;
         self.go_on(now, in_flight);
         self.publish();
     }
@@ -371,9 +366,10 @@ impl Controller for Rate {
         self.publish();
     }
 
-    fn on_packet_lost(&mut self, _lost: u16, number: u64, _now: Instant) {
+    fn on_packet_lost(&mut self, lost: u16, number: u64, _now: Instant) {
         self.lost += 1;
-        self.land(number);
+        self.flight.remove(&number);
+        self.in_flight = self.in_flight.saturating_sub(lost.into());
         self.publish();
     }
 
@@ -430,6 +426,20 @@ mod tests {
             rate.on_packet_sent(begin, 1200, number);
         }
         assert_eq!(rate.flight.len(), MOST);
+    }
+
+    /// Packets of a handshake have the numbers of others, and what became of them is not told: they take no room for ever.
+    #[test]
+    fn a_handshake_leaves_all_room() {
+        let (begin, shared) = (Instant::now(), Shared::default());
+        let mut rate = Rate::new(begin, 1200, shared.clone());
+        for number in [0, 0, 1, 2, 0, 1] {
+            rate.on_packet_sent(begin, 1200, number);
+        }
+        rate.on_end_acks(begin + Duration::from_millis(1), 1200, false, Some(1));
+        assert_eq!(shared.room(), rate.window() - 1200);
+        rate.on_packet_lost(1200, 0, begin);
+        assert_eq!(shared.room(), rate.window());
     }
 
     #[test]
