@@ -34,6 +34,8 @@ fn main() -> ExitCode {
     let trials = vec![
         trial("two_processes_talk", two_processes),
         trial("a_killed_peer_is_gone", killed),
+        trial("a_port_that_is_dropped_leaves_nothing", || dropped(&[])),
+        trial("over_a_stack_a_port_that_is_dropped_leaves_nothing", || dropped(&[STACK])),
         trial("both_at_once_make_one_connection", both_at_once),
         trial("unauthenticated_peers_get_nothing_and_harm_nobody", unauthenticated_peers),
         trial("a_peer_that_sends_no_frames_is_corrupt", corrupt),
@@ -192,6 +194,29 @@ fn killed() {
     // A node that is gone cannot be reached again.
     a.link(&b.address);
     assert!(a.is_down().contains("Connection refused"));
+}
+
+/// The process goes on: its peer learns of the end, and no socket is left.
+fn dropped(with: Environment) {
+    let start = || Node::start(Command::new("/proc/self/exe"), with);
+    let (mut a, mut b, mut c) = (start(), start(), start());
+    // It talks on the last one.
+    for other in [&mut c, &mut a] {
+        b.link(&other.address);
+        b.is_up();
+        other.is_up();
+    }
+    talk(&mut a, &mut b);
+    // One more is on its way, and nobody takes it.
+    let mut gone = b.address.clone();
+    (gone.id, gone.port) = (NodeId::new(7).expect("is one"), c.address.port);
+    b.link(&gone);
+    b.send_line("drop");
+    assert_eq!(b.line(), "dropped, 0 descriptors more than before");
+    for other in [&mut a, &mut c] {
+        let down = other.is_down();
+        assert!(down.contains(&format!("node {} is gone", b.address.id)), "{down}");
+    }
 }
 
 fn both_at_once() {

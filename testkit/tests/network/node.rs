@@ -159,6 +159,7 @@ impl Local {
 
 /// A process that executes commands line by line, and reports events.
 pub(crate) fn run() {
+    let before = descriptors();
     let mut node = Local::open();
     println!("{}", text_of(&node.address().encode(NodeAddress::LONG)));
     let (tell, commands) = std::sync::mpsc::channel();
@@ -169,6 +170,13 @@ pub(crate) fn run() {
             Ok(line) if line == "talk" => {
                 node.talk(link.expect("is up"));
                 println!("talked");
+            }
+            Ok(line) if line == "drop" => {
+                drop(node);
+                println!("dropped, {} descriptors more than before", descriptors() - before);
+                // The process lives on: what is seen of the end is the port's.
+                commands.iter().for_each(drop);
+                return;
             }
             Ok(line) => node.obey(&line),
             Err(std::sync::mpsc::TryRecvError::Disconnected) => return,
@@ -188,6 +196,11 @@ pub(crate) fn run() {
         }
         std::thread::sleep(std::time::Duration::from_micros(200));
     }
+}
+
+/// Descriptors of this process.
+fn descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").expect("is there").count()
 }
 
 impl Local {

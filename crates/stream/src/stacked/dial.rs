@@ -1,6 +1,7 @@
 //! The connecting end: the first connection, on which both ends agree; and the further ones, which join it.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use madrigal_adapters::contract::Lane;
 use madrigal_adapters::stack::{Offer, agree};
@@ -79,7 +80,7 @@ impl Dial {
         Ok(Ours(dial))
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Inner> {
+    fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -150,7 +151,8 @@ fn make(way: &Way, id: Id, (ours, theirs): (&MadeOf, &Offer), first: &VLink) -> 
     let agreed = agree(&ours.offer, theirs).map_err(|refusal| refusal.to_string())?;
     let adapters = (ours.adapters(&agreed.stack, Role::Connecting)?, ours.linger);
     let most = usize::from(agreed.stack.streams().unwrap_or(1));
-    let further = Missing { way: way.clone(), id, most, dialling: 0, next: 1, pause: 0, wait: PAUSES.0 };
+    let making = Arc::default();
+    let further = Missing { way: way.clone(), id, most, making, dialling: 0, next: 1, pause: 0, wait: PAUSES.0 };
     let link =
         Link::new((&way.engine, way.engine.class(way.below.name())), adapters, first.clone(), Some(Box::new(further)));
     link.map_err(|errno| errno.to_string())
@@ -207,6 +209,7 @@ struct Missing {
     way: Way,
     id: Id,
     most: usize,
+    making: Arc<Making>,
     /// How many are being made.
     dialling: usize,
     /// The number of the next one.
@@ -236,14 +239,16 @@ impl Further for Missing {
         while has + self.dialling < self.most {
             self.dialling += 1;
             let (lane, id, link) = (Lane(self.next), self.id, Arc::downgrade(link));
+            let making = Arc::clone(&self.making);
             self.next += 1;
-            self.way.connect(move |outcome| {
+            let attempting = self.way.connect(move |outcome| {
                 let Some(link) = link.upgrade() else { return };
                 match outcome {
-                    Ok(by) => ask(&by, id, lane, &link),
-                    Err(_) => link.not_made(),
+                    Ok(by) if making.asks(lane, &by) => ask(&by, (id, lane), &link, &making),
+                    _ => link.not_made(),
                 }
             });
+            self.making.connects(lane, attempting);
         }
     }
 
@@ -253,13 +258,75 @@ impl Further for Missing {
     }
 }
 
+impl Drop for Missing {
+    fn drop(&mut self) {
+        self.making.give_up();
+    }
+}
+
+/// Connections on their way to be one of a link's.
+#[derive(Default)]
+struct Making(Mutex<Underway>);
+
+#[derive(Default)]
+struct Underway {
+    all: HashMap<Lane, Step>,
+    given_up: bool,
+}
+
+enum Step {
+    Connecting(Attempting),
+    /// The other end is asked to take it.
+    Asking(VLink),
+}
+
+impl Making {
+    fn lock(&self) -> MutexGuard<'_, Underway> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// An attempt was begun, which may have got further already.
+    fn connects(&self, lane: Lane, attempting: Attempting) {
+        self.lock().all.entry(lane).or_insert(Step::Connecting(attempting));
+    }
+
+    /// The connection is there. Whether it is still wanted.
+    fn asks(&self, lane: Lane, by: &VLink) -> bool {
+        let mut underway = self.lock();
+        if !underway.given_up {
+            underway.all.insert(lane, Step::Asking(by.clone()));
+        }
+        !underway.given_up
+    }
+
+    /// The other end has answered, or is gone.
+    fn is_over(&self, lane: Lane) {
+        self.lock().all.remove(&lane);
+    }
+
+    /// Ends all, and those that are still to come.
+    fn give_up(&self) {
+        let mut underway = self.lock();
+        underway.given_up = true;
+        let all = std::mem::take(&mut underway.all);
+        drop(underway);
+        for step in all.into_values() {
+            match step {
+                Step::Connecting(attempting) => attempting.cancel(),
+                Step::Asking(by) => by.abort(),
+            }
+        }
+    }
+}
+
 /// Asks the other end to take a connection into a link.
-fn ask(by: &VLink, id: Id, lane: Lane, link: &Arc<Link>) {
+fn ask(by: &VLink, (id, lane): (Id, Lane), link: &Arc<Link>, making: &Arc<Making>) {
     send(by, &Greeting::Join(Some((id, lane))));
-    let link = Arc::downgrade(link);
+    let (link, making) = (Arc::downgrade(link), Arc::clone(making));
     receive(
         by,
         Box::new(move |by, answer| {
+            making.is_over(lane);
             let Some(link) = link.upgrade() else { return };
             match answer {
                 Ok(Greeting::Join(None)) => link.made(lane, by.clone()),

@@ -224,11 +224,13 @@ impl Link {
         }
         let mut gone = state.take_in(now, self);
         state.give_out(now, self);
-        state.make_more(now, self);
+        let further = state.make_more(now, self);
         gone.extend(state.end_if_broken());
         state.set_timer(now);
         let (wakes, finished, ready) = (state.wakes(), state.finished(now, self.linger), state.ready());
         drop(state);
+        // What is being made for it calls back when it is given up.
+        drop(further);
         // Closed without the lock: a read is posted, which has a handle of its own.
         gone.iter().for_each(|link| drop(link.close()));
         if let Some(report) = self.report.get().filter(|_| wakes) {
@@ -257,15 +259,18 @@ impl Link {
         self.lock().is_finished(time::now_ns(), self.linger)
     }
 
-    /// Ends the link at once.
+    /// Ends the link at once: what a connection has not taken is not sent any more.
     pub(super) fn end(&self) {
         let mut state = self.lock();
+        let is_done = state.lanes.values().all(|carrier| !carrier.is_writing);
         let lanes = mem::take(&mut state.lanes);
         let further = state.further.take();
         let timer = state.timer.take();
         let wanting = state.wanting.take();
         drop(state);
-        lanes.values().for_each(|carrier| drop(carrier.link.close()));
+        for Carrier { link, .. } in lanes.values() {
+            if is_done { drop(link.close()) } else { link.abort() }
+        }
         drop((further, timer, wanting));
     }
 }
@@ -341,14 +346,15 @@ impl State {
         }
     }
 
-    /// Makes connections that are wanted.
-    fn make_more(&mut self, now: u64, link: &Arc<Link>) {
+    /// Makes connections that are wanted. Returns what makes them once none is wanted any more.
+    fn make_more(&mut self, now: u64, link: &Arc<Link>) -> Option<Box<dyn Further>> {
         if !self.is_alive() || self.closing.is_some() {
-            self.further = None;
+            return self.further.take();
         }
         if let Some(further) = self.further.as_mut().filter(|_| self.adapters.is_ready()) {
             further.dial(now, self.lanes.len(), link);
         }
+        None
     }
 
     /// Where the other end sent what it must not send, all connections end.

@@ -216,6 +216,17 @@ impl Ours {
         }
         front.transpose()
     }
+
+    /// Listens no more; links that nobody has accepted end.
+    pub(super) fn close(&self) {
+        self.acceptor.close();
+        let mut inner = self.greeter.lock();
+        inner.closed = true;
+        let (ready, silent) = (std::mem::take(&mut inner.ready), std::mem::take(&mut inner.silent));
+        drop(inner);
+        silent.iter().for_each(|(_, link)| link.abort());
+        drop(ready);
+    }
 }
 
 impl Listener for Ours {
@@ -235,12 +246,6 @@ impl Listener for Ours {
 
 impl Drop for Ours {
     fn drop(&mut self) {
-        self.acceptor.close();
-        let mut inner = self.greeter.lock();
-        inner.closed = true;
-        let (ready, silent) = (std::mem::take(&mut inner.ready), std::mem::take(&mut inner.silent));
-        drop(inner);
-        silent.iter().for_each(|(_, link)| link.abort());
-        drop(ready);
+        self.close();
     }
 }

@@ -169,6 +169,13 @@ impl Meeting {
         self.reach.rejected(node)
     }
 
+    /// Nobody meets any more: the listener listens no more, and attempts end.
+    pub(super) fn close(&mut self) {
+        self.listener.close();
+        self.halves.clear();
+        self.outcomes.clear();
+    }
+
     fn let_in(&mut self, now: u64) {
         (self.knock, self.shut_until) = (false, 0);
         for _ in 0..ACCEPTS {

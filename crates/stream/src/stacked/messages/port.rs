@@ -28,6 +28,8 @@ const UNASKED: usize = 1 << 20;
 pub(super) const CHECK_NS: u64 = 2_000_000_000;
 /// How long the end of a port may take to deliver what was taken, while peers take some of it.
 const LEAVE_NS: u64 = 12_000_000_000;
+/// Turns of the engine in which connections end that have nothing more to deliver.
+const MOST_PASSES: u32 = 1000;
 
 /// The port.
 pub(super) struct StackedPort {
@@ -360,5 +362,10 @@ impl Drop for StackedPort {
             leaving.retain_mut(|lane| !lane.leave());
             leaving.is_empty()
         });
+        drop(leaving);
+        self.links.clear();
+        self.meeting.close();
+        // What has ended ends what is below it: reads that are posted hold connections, and those hold the engine.
+        (0..MOST_PASSES).take_while(|_| self.engine.do_work() > 0).for_each(drop);
     }
 }
