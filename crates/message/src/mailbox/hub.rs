@@ -224,6 +224,16 @@ impl Hub {
         state.store.gone(peer);
     }
 
+    /// Sends what there was no room for, and data that are fetched.
+    fn send_all(&self, until: u64) {
+        let is_done = |state: &State| state.sending.is_empty() && state.owed.is_empty();
+        while !is_done(&self.lock()) && time::now_ns() < until {
+            if self.handle() == 0 {
+                self.filing.endpoint().worker().idle();
+            }
+        }
+    }
+
     /// Everybody who may still want something learns that there is nothing any more.
     fn leave(&self) {
         let mut state = self.lock();
@@ -239,11 +249,8 @@ impl Hub {
 impl Drop for Hub {
     fn drop(&mut self) {
         let until = time::now_ns() + LEAVE_NS;
-        while !self.lock().sending.is_empty() && time::now_ns() < until {
-            if self.handle() == 0 {
-                self.filing.endpoint().worker().idle();
-            }
-        }
+        self.send_all(until);
         self.leave();
+        self.send_all(until);
     }
 }

@@ -23,6 +23,8 @@ use crate::memory::{lend, lend_mut};
 const LOOK_NS: u64 = 100_000_000;
 /// Calls, and messages of a port that is tended, that one pass handles: who waits has a deadline.
 const MOST_AT_ONCE: usize = 64;
+/// How long the last words may take to leave.
+const LEAVE_NS: u64 = 5_000_000_000;
 
 /// What the ports of a process share.
 pub(super) struct Hub {
@@ -330,6 +332,20 @@ impl Hub {
         });
     }
 
+    /// Sends all that there was no room for; false: not before `deadline` (nanoseconds of the monotonic clock).
+    pub(super) fn pay_all(&self, deadline: Option<u64>) -> bool {
+        loop {
+            self.pay();
+            if lock(&self.owed).is_empty() {
+                return true;
+            }
+            if deadline.is_some_and(|deadline| time::now_ns() >= deadline) {
+                return false;
+            }
+            self.filing.turn();
+        }
+    }
+
     fn call_closed(&self, to: PeerId, connection: u32) {
         self.post_or_owe(to, (None, None), Call::Closed { connection }.bytes());
     }
@@ -482,5 +498,12 @@ impl Hub {
         let why = self.filing.endpoint().why(peer);
         let why = why.map_or_else(|| "it has gone".to_owned(), |why| why.to_string());
         PortError::Lost { who: who.to_owned(), why }
+    }
+}
+
+impl Drop for Hub {
+    /// Peers learn that ports are left, behind all that they were sent.
+    fn drop(&mut self) {
+        self.pay_all(Some(time::now_ns() + LEAVE_NS));
     }
 }

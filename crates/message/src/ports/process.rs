@@ -60,7 +60,7 @@ impl Ports {
     /// Waits until whatever was sent by any port has left this process, or is given up because its receiver is gone. What was sent may wait
     /// for a path or for room, and leaves while a thread calls anything here. False: `deadline` (nanoseconds of the monotonic clock) passed.
     pub fn flush(&self, deadline: Option<u64>) -> bool {
-        self.hub.filing.endpoint().worker().flush(deadline)
+        self.hub.pay_all(deadline) && self.hub.filing.endpoint().worker().flush(deadline)
     }
 
     /// Threads that wait for a message or an answer return with [`PortError::Closed`], now and from now on.
