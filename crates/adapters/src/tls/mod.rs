@@ -193,7 +193,8 @@ impl Adapter for Tls {
     }
 
     fn room(&self) -> usize {
-        if self.finished { 0 } else { BACKLOG - (self.unsent.len() - self.begun) }
+        let is_over = self.finished || self.state == State::Broken;
+        if is_over { 0 } else { BACKLOG - (self.unsent.len() - self.begun) }
     }
 
     fn write(&mut self, bytes: &[u8]) -> usize {

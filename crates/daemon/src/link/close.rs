@@ -1,5 +1,7 @@
 //! The ends of links: timers, errors, refusals.
 
+use std::net::SocketAddr;
+
 use madrigal_proto::mux::Class;
 use rustix::io::Errno;
 
@@ -80,10 +82,7 @@ impl Daemon {
             self.reset_streams_of(token, cause);
             return self.trial_lost(token, why);
         }
-        if let (Some((peer, _)), Some(address)) = (link.dialled, link.address)
-            && !address.ip().is_loopback()
-            && ([BLACK_HOLE, NO_GREETING].contains(&why) || link.is_stuck())
-        {
+        if let Some((peer, address)) = in_black_hole(&link, why) {
             self.toggle_short_segments(peer, address);
         }
         let with_command = self.end_link_command(&mut link, why);
@@ -131,4 +130,11 @@ impl Daemon {
         }
         self.reject_link(token, why);
     }
+}
+
+/// The host and address that we dialled, if long packets of that connection seem to vanish.
+pub(crate) fn in_black_hole(link: &Link, why: &str) -> Option<(usize, SocketAddr)> {
+    let ((peer, _), address) = link.dialled.zip(link.address.filter(|at| !at.ip().is_loopback()))?;
+    let seems = [BLACK_HOLE, NO_GREETING].contains(&why) || link.is_stuck();
+    seems.then_some((peer, address))
 }

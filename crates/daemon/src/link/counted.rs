@@ -59,7 +59,7 @@ impl Counted {
             sample: StreamSample::default(),
             best: 0,
             held: None,
-            renewed_at: 0,
+            renewed_at: at,
             renewed: 0,
         }
     }

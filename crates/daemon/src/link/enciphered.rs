@@ -49,6 +49,7 @@ impl Enciphered {
     ) {
         let end = out.len() + room;
         loop {
+            let before = (self.taken, out.len());
             self.taken += self.tls.write(self.waiting.get(self.taken..).unwrap_or_default());
             self.tls.transmit(now, ONLY, end.saturating_sub(out.len()), out);
             if out.len() >= end {
@@ -62,6 +63,9 @@ impl Enciphered {
                 if self.waiting.is_empty() {
                     return;
                 }
+            } else if (self.taken, out.len()) == before {
+                // The session is broken, and takes nothing any more.
+                return;
             }
         }
     }

@@ -17,16 +17,23 @@
 
 use crate::daemon::Daemon;
 use crate::link::Stage;
+use crate::link::channel::Channel;
+use crate::link::close::in_black_hole;
 use crate::link::striped::Striped;
 use crate::poll::Token;
+use crate::socket;
 
 impl Daemon {
     /// A connection has ended. Its link goes on where it has another one.
     pub(crate) fn connection_lost(&mut self, token: Token, why: &str) {
         let successor = self.striped_link(token).and_then(Striped::succeed);
         let Some((next, meant)) = successor else { return self.drop_link(token, why) };
+        let vanish = self.links.get(&token).and_then(|link| in_black_hole(link, why));
         if !self.take_place(token, next) {
             return self.drop_link(token, why);
+        }
+        if let Some((peer, address)) = vanish {
+            self.toggle_short_segments(peer, address);
         }
         self.log_connections(token, if meant { "one less" } else { why });
         self.unflushed.insert(token);
@@ -38,9 +45,13 @@ impl Daemon {
         self.descriptors.remove(&next);
         let (Some(next), Some(link)) = (self.links.remove(&next), self.links.get_mut(&token)) else { return false };
         let renamed = self.poll.rename(&next.channel, token);
+        // Where it joined by a secret, the peer did not say where it sees it: at the same address, if it leaves by the same one here.
+        let source = |channel: &Channel| socket::local_addr(channel).map(|at| at.ip());
+        let seen = link.seen.filter(|_| source(&link.channel) == source(&next.channel));
         (link.channel, link.counted) = (next.channel, next.counted);
-        (link.address, link.seen) = (next.address, next.seen);
+        (link.address, link.seen) = (next.address, next.seen.or(seen));
         if let Stage::Up(up) = &mut link.stage {
+            up.measured.forget_counters();
             // The peer has sent something, if only that it made the other connection.
             up.just_greeted = false;
         }

@@ -130,6 +130,23 @@ fn what_is_changed_on_the_way_ends_the_link() {
     assert!(ends[1].mux.event().is_none());
 }
 
+/// An end whose session is broken has nothing to send but the alert, however much there is.
+#[test]
+fn a_broken_session_takes_nothing_more() {
+    let mut ends = ends("broken", false, 1);
+    let enciphered = ends[0].adapters.enciphered.as_mut().unwrap();
+    assert!(enciphered.receive(0, &[0; 4096], &mut |_| Ok(())).is_err());
+    let (mut out, mut given) = (Vec::new(), 0);
+    let mut source = |into: &mut Vec<u8>, room: usize| {
+        given += room;
+        into.resize(into.len() + room, 7);
+    };
+    for _ in 0..10 {
+        enciphered.transmit(0, 1 << 20, &mut out, &mut source);
+    }
+    assert!(out.len() < 1000 && given <= TAKEN, "{} of {given}", out.len());
+}
+
 /// Both ends know the secret of a purpose, and another link has others.
 #[test]
 fn secrets_are_of_one_link_and_of_one_purpose() {
