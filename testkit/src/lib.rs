@@ -110,8 +110,7 @@ pub fn all_drivers() -> Vec<&'static dyn Driver> {
 /// A place of this process's own, so that test runs do not meet.
 pub fn place() -> Place {
     let directory = format!("/dev/shm/madrigal-test-{}", madrigal_sys::process::own_pid());
-    // Without a peer, a moment is enough to see it.
-    let network = Network { connect_timeout: 2, ..Network::default() };
+    let network = Network { connect_timeout: 60, ..Network::default() };
     Place { directory, network, daemons: Vec::new() }
 }
 

@@ -6,6 +6,7 @@ pub mod carried;
 mod common;
 mod hostile;
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -135,7 +136,7 @@ fn read_otherwise(c: &Context) {
     let mut out = connected(&near, &into.address(), "", &far);
     let long = vec![9u32; BULK];
     thread::scope(|scope| {
-        scope.spawn(|| {
+        let sender = scope.spawn(|| {
             for number in 0..30u64 {
                 let mut message = out.message();
                 message.write(number);
@@ -168,6 +169,10 @@ fn read_otherwise(c: &Context) {
                 _ => {}
             }
             drop(message);
+        }
+        // The last send waits for what is thrown away.
+        while !sender.is_finished() {
+            far.turn(Some(time::now_ns() + 1_000_000));
         }
     });
     assert!(into.changes().iter().all(|change| matches!(change, Change::Connected { .. })));
@@ -395,25 +400,21 @@ fn odd_upcalls(c: &Context) {
     let (late, long) = (far.receive_port("late", &kind("")).expect("a port"), vec![7u64; 1 << 20]);
     let mut reply = connected(&near, &late.address(), "", &far);
     sends(&mut out, 2);
-    let sent = thread::scope(|scope| {
-        scope.spawn(|| {
+    let told = thread::scope(|scope| {
+        let reader = scope.spawn(|| {
             thread::sleep(std::time::Duration::from_millis(50));
             assert_eq!(message_of(&late).read_vec(), Ok(long.clone()));
         });
         let mut message = reply.message();
         message.write_array(&long);
-        std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| reply.send(&message)))
+        let mut told = catch_unwind(AssertUnwindSafe(|| reply.send(&message))).err();
+        // It was all taken before the wait, or what was taken goes on.
+        while told.is_none() || !reader.is_finished() {
+            let turned = catch_unwind(AssertUnwindSafe(|| near.turn(Some(time::now_ns() + 1_000_000))));
+            told = told.or(turned.err());
+        }
+        told.expect("the panic")
     });
-    let told = match sent {
-        Err(payload) => payload,
-        // It was all there before the wait.
-        Ok(_) => std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            loop {
-                near.turn(soon());
-            }
-        }))
-        .expect_err("the panic"),
-    };
     assert_eq!(told.downcast_ref::<&str>(), Some(&"as it is wanted"));
     // It is not called again: the port is read as others are.
     sends(&mut out, 3);

@@ -94,6 +94,11 @@ impl Other {
         Self(command.env(TASK, task).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("starts"))
     }
 
+    /// Ends a process that goes on for ever: one that has ended itself found something wrong.
+    fn kill(mut self) {
+        assert_eq!(self.0.try_wait().expect("is our child"), None, "it has failed before it was killed");
+    }
+
     fn succeeds(mut self) {
         assert!(self.0.wait().expect("is our child").success(), "the other process failed");
     }

@@ -81,7 +81,7 @@ impl Drop for Process {
 }
 
 pub(super) fn soon() -> Option<u64> {
-    Some(time::now_ns() + 60_000_000_000)
+    Some(time::now_ns() + 250_000_000_000)
 }
 
 pub(super) fn after(ns: u64) -> Option<u64> {

@@ -137,7 +137,7 @@ fn own(c: &Context) {
     let (ports, _worker) = process(&Context { drivers: [&c.drivers[..], &[loopback]].concat() });
     let into = ports.receive_port("in", &kind("stack=adoc/tcp")).expect("a port");
     let mut out = ports.send_port("out", &kind("stack=adoc/tcp")).expect("a port");
-    out.connect(&into.address(), Some(time::now_ns() + 20_000_000_000)).expect("connects");
+    out.connect(&into.address(), Some(time::now_ns() + 250_000_000_000)).expect("connects");
     let mut message = out.message();
     message.write(5u8);
     out.send(&message).expect("is sent");

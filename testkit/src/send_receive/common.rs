@@ -36,7 +36,7 @@ pub(super) fn kind(text: &str) -> PortType {
 }
 
 pub(super) fn soon() -> Option<u64> {
-    Some(time::now_ns() + 20_000_000_000)
+    Some(time::now_ns() + 250_000_000_000)
 }
 
 /// The next message, within a time.

@@ -30,7 +30,7 @@ fn mailboxes(driver: &str, directory: &str) -> Mailboxes {
 }
 
 fn soon() -> Option<u64> {
-    Some(time::now_ns() + 60_000_000_000)
+    Some(time::now_ns() + 250_000_000_000)
 }
 
 fn bytes(tag: u64, len: usize) -> Vec<u8> {
@@ -129,13 +129,13 @@ pub(crate) fn killed(driver: &'static dyn MessageDriver) {
         let victim = (round % 3) as usize;
 
         if victim < 2 {
-            drop(others[victim].take());
+            others[victim].take().into_iter().for_each(Other::kill);
             // The sender goes on without.
             take(&into, &mut sequence, 30, &mut told);
         }
-        drop(sender.take());
+        sender.take().into_iter().for_each(Other::kill);
         drain(&into, &sender_at, &mut sequence, &mut told);
-        drop(others);
+        others.into_iter().flatten().for_each(Other::kill);
     }
     assert_eq!(here.held(), Default::default(), "nothing is left");
     assert!(told["right"] > 0, "{told:?}");

@@ -27,7 +27,7 @@ pub(crate) fn send_for_ever(driver: &str, directory: &str, to: &str) {
     println!("{}", back.address());
     let mut out = ports.send_port("out", &PortType::default()).expect("a port");
     let to: PortAddress = to.parse().expect("an address");
-    out.connect(&to, Some(time::now_ns() + 20_000_000_000)).expect("connects");
+    out.connect(&to, Some(time::now_ns() + 250_000_000_000)).expect("connects");
     let mut noise = Noise::new(7);
     for number in 0u64.. {
         let array = vec![number; noise.size(30_000)];
@@ -69,7 +69,7 @@ pub(crate) fn killed(driver: &'static dyn MessageDriver) {
         let mut message = reply.message();
         message.write(1u8);
         reply.send(&message).expect("it lives");
-        drop(other);
+        other.kill();
         next = drain(&into, next);
         assert!(next >= count);
         let failed = loop {

@@ -24,7 +24,7 @@ pub(crate) enum Kind {
 pub(crate) type Test = (&'static str, fn(Kind));
 
 /// The watchdog of a wait.
-pub(crate) const LONG: Duration = Duration::from_secs(60);
+pub(crate) const LONG: Duration = Duration::from_secs(200);
 
 /// A deadline that no test reaches.
 pub(crate) fn soon() -> Option<u64> {

@@ -327,7 +327,7 @@ fn nonsense_ends_a_session_and_nothing_else(kind: Kind) {
     ];
     for bytes in cases {
         let mut socket = UnixStream::connect(bed.directory(0).join("daemon.sock")).unwrap();
-        socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        socket.set_read_timeout(Some(Duration::from_secs(200))).unwrap();
         socket.write_all(&[0xA7, 1, 0, 0, 0, 0, 0, 0, POOL]).unwrap();
         socket.write_all(&bytes).unwrap();
         let mut answer = Vec::new();

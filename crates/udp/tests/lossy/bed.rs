@@ -191,7 +191,7 @@ impl Pair {
         let acceptor = LossyAcceptor::listen(&messages(&there.engine, &other, classes), &anywhere()).expect("listens");
         let line = Line::to(place(&acceptor), loss);
         let near = connect(&messages(&here.engine, &one, classes), line.at).expect("connects");
-        let far = acceptor.accept(within(20 * SECOND)).expect("accepts").expect("in time");
+        let far = acceptor.accept(within(200 * SECOND)).expect("accepts").expect("in time");
         Self { near, far, line, _turned: [here, there], _grid: grid }
     }
 }

@@ -13,7 +13,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use super::{Folder, Running, command, run};
 
 /// A generous end for anything that should take moments.
-pub(crate) const WATCHDOG: Duration = Duration::from_secs(60);
+pub(crate) const WATCHDOG: Duration = Duration::from_secs(150);
 
 /// Waits until `ready` answers something; panics when it takes too long.
 #[track_caller]
