@@ -84,6 +84,11 @@ impl Locator {
         Self { scheme: scheme.to_owned(), address: Address::Inet(address) }
     }
 
+    /// A locator of a port of a host of the grid, if that is a legal name of one.
+    pub fn host(scheme: &'static str, host: &str, port: u16) -> Option<Self> {
+        is_host(host).then(|| Self { scheme: scheme.to_owned(), address: Address::Host(host.to_owned(), port) })
+    }
+
     /// A locator of a name, if it is a legal one.
     pub fn name(scheme: &'static str, name: &str) -> Result<Self, LocatorError> {
         if is_name(name) {
@@ -130,13 +135,17 @@ impl FromStr for Locator {
     }
 }
 
-/// `HOST:PORT`. What has digits and dots only is a numeric address that is wrong.
+/// `HOST:PORT`.
 fn host_and_port(text: &str) -> Option<Address> {
     let (host, port) = text.split_once(':')?;
-    let is_host = is_name(host) && host.bytes().any(|byte| byte != b'.' && !byte.is_ascii_digit());
     let is_port = !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
-    let port = port.parse().ok().filter(|_| is_host && is_port)?;
+    let port = port.parse().ok().filter(|_| is_host(host) && is_port)?;
     Some(Address::Host(host.to_owned(), port))
+}
+
+/// What has digits and dots only is a numeric address that is wrong.
+fn is_host(text: &str) -> bool {
+    is_name(text) && text.bytes().any(|byte| byte != b'.' && !byte.is_ascii_digit())
 }
 
 impl fmt::Display for Locator {

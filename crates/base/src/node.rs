@@ -99,8 +99,10 @@ impl NodeAddress {
     pub fn stack(&self) -> Option<&str> {
         let kind = Foreign::kind_of(STACK);
         let stack = self.foreign.iter().find(|foreign| foreign.kind == kind)?;
-        // Of a text that is none nothing is like it.
-        Some(core::str::from_utf8(&stack.bytes).unwrap_or("?"))
+        // Of a text that is none nothing is like it; and it is shown to people.
+        let text =
+            core::str::from_utf8(&stack.bytes).ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_graphic()));
+        Some(text.unwrap_or("?"))
     }
 
     /// From now on its links have that stack. It comes first of all that is of another kind, for who does not see it cannot connect.

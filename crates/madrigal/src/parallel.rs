@@ -31,7 +31,7 @@ pub fn worker_with(settings: &Settings) -> Result<Arc<Worker>, OpenError> {
 }
 
 /// As [`worker_with`]; links with other hosts have the stack of `MADRIGAL_MESSAGE_STACK`, if there is one, in place of TCP alone, and types of
-/// ports may name others. Links go straight to the other host, and not through a daemon. `tls` makes the ends of those with `tls`.
+/// ports may name others. Links go by the daemons where nothing goes straight to the other host. `tls` makes the ends of those with `tls`.
 pub fn stacked_worker(settings: &Settings, tls: Option<GridTls>) -> Result<Arc<Worker>, OpenError> {
     let text = settings.message_stack.as_str();
     let stacked = match text {

@@ -27,6 +27,15 @@ use madrigal_base::node::NodeAddress;
 
 use crate::wait::Peer;
 
+/// A way by this host's daemon.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Detour {
+    /// Where to connect to by it.
+    pub to: Locator,
+    /// The grid has connections with that host enciphered, by the daemon: what enciphers nothing itself may not go without it.
+    pub is_guarded: bool,
+}
+
 /// What a driver knows of the place where it runs.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Place {
@@ -73,9 +82,12 @@ pub trait Driver: Send + Sync {
         Vec::new()
     }
 
-    /// Whether the grid of this host's daemon has connections with that node's host enciphered. Reads the daemon's file.
-    fn is_guarded(&self, _to: &NodeAddress, _place: &Place) -> bool {
-        false
+    /// Adds to the address of this process what others need to reach it by their daemons.
+    fn publish(&self, _address: &mut NodeAddress, _place: &Place) {}
+
+    /// How a node is reached by this host's daemon, where the grid has its host. Reads the daemon's file.
+    fn detour(&self, _to: &NodeAddress, _place: &Place) -> Option<Detour> {
+        None
     }
 
     /// Begins to listen. Does not block. Other processes can connect as soon as this returns, until the listener is dropped.

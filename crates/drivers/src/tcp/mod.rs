@@ -18,8 +18,9 @@ use madrigal_base::error::{AcceptError, ConnectError, ListenError};
 use madrigal_base::ids::Reach;
 use madrigal_base::locator::{Address, Locator};
 use madrigal_base::node::NodeAddress;
-use madrigal_progress::driver::{Connecting, Connection, Driver, Facts, Listener, Pending, Place, Signal};
+use madrigal_progress::driver::{Connecting, Connection, Detour, Driver, Facts, Listener, Pending, Place, Signal};
 use madrigal_proto::hosts;
+use madrigal_proto::race::{Way, Wish};
 use madrigal_sys::{Errno, time};
 use rustix::net::{AddressFamily, SocketFlags, sockopt};
 
@@ -60,8 +61,16 @@ impl Driver for Tcp {
         interfaces::addresses(&place.network.nets)
     }
 
-    fn is_guarded(&self, to: &NodeAddress, place: &Place) -> bool {
-        sites::is_guarded(to, place)
+    fn publish(&self, address: &mut NodeAddress, place: &Place) {
+        Sites::find(&place.daemons, time::now_ns()).publish(address);
+    }
+
+    fn detour(&self, to: &NodeAddress, place: &Place) -> Option<Detour> {
+        let now = time::now_ns();
+        let (way, wish) = Sites::find(&place.daemons, now).way(to, now)?;
+        let Way::Daemon { host, port } = way else { return None };
+        let to = Locator::host(NAME, &host, port)?;
+        Some(Detour { to, is_guarded: matches!(wish, Wish::Left | Wish::Barred) })
     }
 
     fn listen(&self, at: &Locator, _place: &Place) -> Result<Box<dyn Listener>, ListenError> {
@@ -200,6 +209,10 @@ impl Pending for Attempt {
 fn bound(address: SocketAddr) -> Result<(Fd, SocketAddr), Errno> {
     let socket = socket(family(address))?;
     sockopt::set_socket_reuseaddr(&socket, true)?;
+    if address.is_ipv6() && address.ip().is_unspecified() {
+        // At every address: those of IPv4, too, whatever net.ipv6.bindv6only says.
+        sockopt::set_ipv6_v6only(&socket, false)?;
+    }
     rustix::net::bind(&socket, &address)?;
     rustix::net::listen(&socket, BACKLOG)?;
     let real = own(&socket).ok_or(Errno::INVAL)?;

@@ -8,7 +8,6 @@ use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use madrigal_base::error::Os;
 use madrigal_base::node::{Foreign, NodeAddress};
-use madrigal_progress::driver::Place;
 use madrigal_proto::client::{CONNECT, DONE, FAILED, ROUTE};
 use madrigal_proto::frame::{self, Front};
 use madrigal_proto::hosts::{self, Entry, How, LONGEST};
@@ -217,13 +216,6 @@ fn send(socket: &Fd, kind: u8, body: &str, passed: Option<BorrowedFd<'_>>) -> Re
 
 fn system(errno: Errno) -> End {
     End::System(Os(errno.raw_os_error()))
-}
-
-/// Whether the grid has connections with that node's host enciphered: they are the daemon's, where the network in between is not trusted.
-pub(super) fn is_guarded(to: &NodeAddress, place: &Place) -> bool {
-    let now = madrigal_sys::time::now_ns();
-    let way = Sites::find(&place.daemons, now).way(to, now);
-    way.is_some_and(|(_, wish)| matches!(wish, Wish::Left | Wish::Barred))
 }
 
 /// Whether only this user can have written it.

@@ -22,7 +22,7 @@ use crate::op::Handler;
 use crate::vlink::VLink;
 
 /// The most connections that have not greeted: where there are more, the oldest one is closed.
-const MOST_SILENT: usize = 64;
+const MOST_SILENT: usize = 1024;
 /// The most links that nobody has accepted: then no connection is taken, as a kernel does it.
 const MOST_READY: usize = 128;
 /// One that has not greeted after this time is closed when another one comes.

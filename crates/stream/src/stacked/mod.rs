@@ -31,7 +31,7 @@ use madrigal_adapters::stack::Stack;
 use madrigal_base::error::{ConnectError, ListenError};
 use madrigal_base::locator::Locator;
 use madrigal_base::node::NodeAddress;
-use madrigal_progress::driver::{Connecting, Driver, Facts, Listener, Place};
+use madrigal_progress::driver::{Connecting, Detour, Driver, Facts, Listener, Place};
 use madrigal_progress::engine::Engine;
 
 use made_of::MadeOf;
@@ -79,8 +79,12 @@ impl Driver for Stacked {
         self.below.addresses(place)
     }
 
-    fn is_guarded(&self, to: &NodeAddress, place: &Place) -> bool {
-        self.below.is_guarded(to, place)
+    fn publish(&self, address: &mut NodeAddress, place: &Place) {
+        self.below.publish(address, place);
+    }
+
+    fn detour(&self, to: &NodeAddress, place: &Place) -> Option<Detour> {
+        self.below.detour(to, place)
     }
 
     fn listen(&self, at: &Locator, place: &Place) -> Result<Box<dyn Listener>, ListenError> {

@@ -1,7 +1,7 @@
 //! Programs of the library between two hosts, unchanged and without `madrigal exec`: a link, a circuit and a port of each, by the daemons
 //! where those are the way.
 //!
-//! Features (docs/features.md): B2, B18.
+//! Features (docs/features.md): B2, B6, B18.
 
 use madrigal_tests::host;
 
@@ -14,27 +14,30 @@ use super::grid::Grid;
 const PROGRAM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/lab/library.py");
 const PACKAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../personalities/python/src");
 
-/// The program as a command on a host, by these methods only.
-fn words(methods: &str, rest: &[&str]) -> Vec<String> {
+/// Settings of a program.
+type With<'a> = &'a [(&'a str, &'a str)];
+
+/// The program as a command on a host.
+fn words(with: With<'_>, rest: &[&str]) -> Vec<String> {
     let _ = common::madrigal();
     let library = host::release().join("libmadrigal.so.0");
     assert!(library.exists(), "no {}: make build", library.display());
-    let set = [("PYTHONPATH", PACKAGE), ("MADRIGAL_LIBRARY", library.to_str().unwrap()), ("MADRIGAL_METHODS", methods)];
-    let set = set.iter().filter(|(_, value)| !value.is_empty()).map(|(key, value)| format!("{key}={value}"));
+    let set = [("PYTHONPATH", PACKAGE), ("MADRIGAL_LIBRARY", library.to_str().unwrap())];
+    let set = set.iter().chain(with).map(|(key, value)| format!("{key}={value}"));
     let rest = ["python3", PROGRAM].iter().chain(rest).map(ToString::to_string);
     [String::from("env")].into_iter().chain(set).chain(rest).collect()
 }
 
 /// Everything from one host to another, which is called `to` there, and where the program listens at `at`.
 fn works(grid: &mut Grid, (from, on): (&str, &str), to: &str, at: &str) {
-    works_by(grid, (from, on), (to, at), "");
+    works_by(grid, (from, on), (to, at), &[]);
 }
 
-fn works_by(grid: &mut Grid, (from, on): (&str, &str), (to, at): (&str, &str), methods: &str) {
-    let serve = words(methods, &["serve", at]);
+fn works_by(grid: &mut Grid, (from, on): (&str, &str), (to, at): (&str, &str), with: With<'_>) {
+    let serve = words(with, &["serve", at]);
     let line = grid.ready(on, &serve.iter().map(String::as_str).collect::<Vec<_>>());
     let (_, port) = line.trim().split_once(' ').unwrap_or_else(|| panic!("{on}: {line:?}"));
-    let (status, out, err) = ask(grid, from, (to, port), methods);
+    let (status, out, err) = ask(grid, from, (to, port), with);
     let peer = to.find("tcp://").or(to.find("shm://")).and_then(|place| to.get(place..)).unwrap_or_default();
     assert_eq!(
         (status, out.as_str()),
@@ -43,8 +46,8 @@ fn works_by(grid: &mut Grid, (from, on): (&str, &str), (to, at): (&str, &str), m
     );
 }
 
-fn ask(grid: &Grid, from: &str, (to, port): (&str, &str), methods: &str) -> (i32, String, String) {
-    let ask = words(methods, &["ask", to, port]);
+fn ask(grid: &Grid, from: &str, (to, port): (&str, &str), with: With<'_>) -> (i32, String, String) {
+    let ask = words(with, &["ask", to, port]);
     grid.exec(from, &ask.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
@@ -61,6 +64,10 @@ pub(crate) fn programs_of_the_library_between_two_sites_behind_nat() {
     works(&mut grid, ("b1", "a1"), "tcp://127.77.0.1:7002", "tcp://127.0.0.1:7002");
     // With adapters, each of whose connections goes there.
     works(&mut grid, ("a1", "b1"), "adoc/stripe(2)/tcp://b1:7003", "adoc/stripe(2)/tcp://127.0.0.1:7003");
+    // The same of messages: by the daemon between the sites, straight inside of one.
+    let stack: With<'_> = &[("MADRIGAL_MESSAGE_STACK", "adoc/stripe(2)/tcp")];
+    works_by(&mut grid, ("a1", "b1"), ("tcp://b1:7008", "tcp://127.0.0.1:7008"), stack);
+    works_by(&mut grid, ("a1", "a2"), ("tcp://a2:7009", "tcp://10.1.0.3:7009"), stack);
     // Inside a site directly, inside a host whatever it is called.
     works(&mut grid, ("a1", "a2"), "tcp://a2:7004", "tcp://10.1.0.3:7004");
     works(&mut grid, ("a1", "a1"), "tcp://a1:7005", "tcp://127.0.0.1:7005");
@@ -70,10 +77,10 @@ pub(crate) fn programs_of_the_library_between_two_sites_behind_nat() {
         ("tcp", "tcp://localhost:7006", "tcp://localhost:7006"),
         ("shm,tcp", "shm://two", "shm://two"),
     ] {
-        works_by(&mut grid, ("a1", "a1"), (to, at), methods);
+        works_by(&mut grid, ("a1", "a1"), (to, at), &[("MADRIGAL_METHODS", methods)]);
     }
     let refused = |grid: &Grid, to: &str| {
-        let (status, _, err) = ask(grid, "a1", (to, "none"), "");
+        let (status, _, err) = ask(grid, "a1", (to, "none"), &[]);
         assert_ne!(status, 0, "{to}");
         err
     };

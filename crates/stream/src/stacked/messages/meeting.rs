@@ -177,23 +177,30 @@ impl Meeting {
     }
 
     fn let_in(&mut self, now: u64) {
-        (self.knock, self.shut_until) = (false, 0);
+        let (mut is_more, mut shut_until) = (true, 0);
         for _ in 0..ACCEPTS {
             match self.listener.next() {
                 Ok(Some(made)) => {
-                    let key = self.reach.accepted(true, now);
+                    let key = self.reach.accepted(!self.is_by_daemon(&made), now);
                     // A link that was dropped in favour of this one is closed before this one is handled.
                     self.act(now);
                     self.stand(key, made, now);
                 }
-                Ok(None) => return,
-                Err(_) => {
-                    (self.knock, self.shut_until) = (true, now + SHUT);
-                    return;
+                Ok(None) => {
+                    is_more = false;
+                    break;
                 }
+                // Many may have failed alike.
+                Err(_) => shut_until = now + SHUT,
             }
         }
-        self.knock = true;
+        (self.knock, self.shut_until) = (is_more || shut_until > 0, shut_until);
+    }
+
+    /// Whether this host's daemon may have let a link in, as it does from this host.
+    fn is_by_daemon(&self, made: &Made) -> bool {
+        let is_here = matches!(made.rx.0.peer.address(), Address::Inet(at) if at.ip().to_canonical().is_loopback());
+        is_here && !self.place.daemons.is_empty()
     }
 
     /// A link is to be talked on.
@@ -243,14 +250,14 @@ impl Meeting {
 
     /// Begins to connect.
     fn begin(&self, key: Key, to: &Way) -> Result<Half, End> {
-        // There is no way by a daemon among those that are sought.
-        let Way::At(to) = to else { return Err(End::NoDaemon) };
-        let way = dial::Way {
-            engine: Arc::clone(&self.engine),
-            below: Below::Known(self.below),
-            to: Locator::inet(self.below.name(), *to),
-            place: self.place.clone(),
+        let name = self.below.name();
+        let (to, place) = match to {
+            // Straight there: the daemon is a way of its own.
+            Way::At(to) => (Some(Locator::inet(name, *to)), Place { daemons: Vec::new(), ..self.place.clone() }),
+            Way::Daemon { host, port } => (Locator::host(name, host, *port), self.place.clone()),
         };
+        let to = to.ok_or(End::NoDaemon)?;
+        let way = dial::Way { engine: Arc::clone(&self.engine), below: Below::Known(self.below), to, place };
         let dial = Dial::begin(way, self.made_of.clone()).map_err(end)?;
         let watch = Watch::new((&self.engine, self.class), Some(dial.signal()), Whom::Half(key), &self.reports);
         let watch = watch.map_err(|errno| End::System(Os(errno.raw_os_error())))?;

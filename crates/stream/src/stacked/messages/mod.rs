@@ -6,15 +6,16 @@
 //!     |----- reports: what the engine says of the listener, of attempts, of links
 //!     '----- engine: the connections below the adapters, and their timers
 //! ```
-//! A process publishes its addresses, one port, and the stack. A node with another stack, or with none, is refused at once, and by the
-//! greeting of the stack where an address does not tell. Both sides prove their node id above the adapters, whatever path the connections
+//! A process publishes its addresses, one port, and the stack. A node with another stack, or with none, is refused at once; where an
+//! address does not tell, by the greeting of the stack. Both sides prove their node id above the adapters, whatever path the connections
 //! take: with `tls` in the stack nobody in between learns it. Either side may open a link, when there is something to be sent, and of several
 //! between two processes exactly one is kept.
 //!
 //! What a message costs: a short one is copied into the adapters, and goes by one system call of each connection that carries a part of it.
 //! At the other end it is found by one look of the engine (epoll_wait(2)), which every poll has while something is going on, and read by
 //! one receive; then it is copied once, out of the adapters, to where the layer above wants it. Memory is allocated five times for a message by
-//! `adoc` or `stripe`, seven times by `adoc/tls/stripe` (`testkit/tests/allocations.rs`). Acknowledgements of a `stripe` are sends and receives of their own, at most one each for 10 ms, or for 64 KiB.
+//! `adoc` or `stripe`, seven times by `adoc/tls/stripe` (`testkit/tests/allocations.rs`). Acknowledgements of a `stripe` are sends and
+//! receives of their own, at most one each for 10 ms, or for 64 KiB.
 //!
 //! What a link costs: the adapters ([`madrigal_adapters::stripe::Limits`]), and 128 KiB for each connection.
 

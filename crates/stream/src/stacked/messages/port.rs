@@ -6,6 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
+use madrigal_base::locator::Address;
 use madrigal_base::node::{NodeAddress, NodeId};
 use madrigal_progress::driver::{Driver, Place};
 use madrigal_progress::engine::Engine;
@@ -103,6 +104,32 @@ impl StackedPort {
             self.links.push(Peer { node, lane: None, end: None });
         }
         link
+    }
+
+    /// The ways to a node, and whether each is wanted. What goes by the daemon is enciphered where the grid says so.
+    fn ways(&self, to: &NodeAddress) -> Vec<(Way, Wish)> {
+        let detour = self.below.detour(to, &self.place);
+        let is_guarded = detour.as_ref().is_some_and(|detour| detour.is_guarded) && !self.enciphers();
+        let mut ways: Vec<(Way, Wish)> = Vec::new();
+        for &ip in to.addresses.iter().filter(|_| to.port != 0) {
+            let way = Way::At(SocketAddr::new(ip, to.port));
+            let wish = match self.place.network.nets.refuses(ip) {
+                true => Wish::NotWanted,
+                false if is_guarded => Wish::Barred,
+                false => Wish::Wanted,
+            };
+            if ways.iter().all(|(known, _)| *known != way) {
+                ways.push((way, wish));
+            }
+        }
+        if let Some(Address::Host(host, port)) = detour.as_ref().map(|detour| detour.to.address()) {
+            ways.push((Way::Daemon { host: host.clone(), port: *port }, Wish::Wanted));
+        }
+        ways
+    }
+
+    fn enciphers(&self) -> bool {
+        self.stack.split('/').any(|element| element == "tls")
     }
 
     /// Takes what the engine has reported.
@@ -234,6 +261,7 @@ impl Port for StackedPort {
         let Some(at) = self.meeting.at() else { return };
         address.port = at.port();
         address.set_stack(self.stack);
+        self.below.publish(address, &self.place);
         for own in self.addresses.iter().filter(|own| own.is_ipv4() || at.is_ipv6()) {
             if !address.addresses.contains(own) {
                 address.addresses.push(*own);
@@ -253,26 +281,11 @@ impl Port for StackedPort {
         match to.stack() {
             Some(theirs) if theirs == ours => {}
             Some(theirs) => {
-                return Err(format!(
-                    "links with node {} have the stack `{}`, and ours `{ours}`",
-                    to.id,
-                    theirs.escape_debug()
-                ));
+                return Err(format!("links with node {} have the stack `{theirs}`, and ours `{ours}`", to.id));
             }
             None => return Err(format!("links with node {} have no stack, and ours `{ours}`", to.id)),
         }
-        if !self.stack.split('/').any(|element| element == "tls") && self.below.is_guarded(to, &self.place) {
-            return Err(format!(
-                "the grid has connections with that host enciphered, and `{ours}` does not: add `tls`"
-            ));
-        }
-        let refuses = |ip: &IpAddr| self.place.network.nets.refuses(*ip);
-        let way = |ip: &IpAddr| {
-            let wish = if refuses(ip) { Wish::NotWanted } else { Wish::Wanted };
-            (Way::At(SocketAddr::new(*ip, to.port)), wish)
-        };
-        let mut ways: Vec<(Way, Wish)> = to.addresses.iter().filter(|_| to.port != 0).map(way).collect();
-        ways.dedup();
+        let ways = self.ways(to);
         if ways.is_empty() {
             return Err(format!("node {} has published no address", to.id));
         }
