@@ -1,7 +1,7 @@
 //! Daemons on loopback, and programs that talk to them; all of it ends with the test.
 
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::net::TcpListener;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use madrigal_pools::{Membership, PoolError, Wish};
 use madrigal_sys::time::now_ns;
+use madrigal_tests::host::free_port;
 use madrigal_tests::trials;
 
 use crate::part::PART;
@@ -113,9 +114,14 @@ impl Bed {
         let part = format!("daemon {grid} h{host} {}", directory.display());
         let log = std::fs::File::create(self.folder.0.join(format!("h{host}.log"))).unwrap();
         let daemon = play(&part).stderr(log.try_clone().unwrap()).stdout(log).stdin(Stdio::null()).spawn().unwrap();
-        self.daemons[host] = Some(Process(daemon));
-        let socket = directory.join("daemon.sock");
-        until("a daemon is up", || std::os::unix::net::UnixStream::connect(&socket).is_ok());
+        let mut daemon = Process(daemon);
+        let (socket, log) = (directory.join("daemon.sock"), self.folder.0.join(format!("h{host}.log")));
+        until("a daemon is up", || {
+            let ended = daemon.0.try_wait().unwrap();
+            assert!(ended.is_none(), "h{host}: {ended:?}: {}", std::fs::read_to_string(&log).unwrap_or_default());
+            UnixStream::connect(&socket).is_ok()
+        });
+        self.daemons[host] = Some(daemon);
     }
 
     pub(crate) fn daemon(&mut self, host: usize) -> &mut Process {
@@ -165,9 +171,11 @@ fn start_etcd(folder: &Path) -> (Process, String) {
     command.args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer]);
     command.args(["--initial-cluster", &format!("e={peer}"), "--unsafe-no-fsync"]);
     // Debian's default configuration is in the environment of its service alone.
-    let etcd = Process(command.stdin(Stdio::null()).stderr(log.try_clone().unwrap()).stdout(log).spawn().unwrap());
+    let mut etcd = Process(command.stdin(Stdio::null()).stderr(log.try_clone().unwrap()).stdout(log).spawn().unwrap());
     let address = client.trim_start_matches("http://").to_owned();
     let ready = || {
+        let ended = etcd.0.try_wait().unwrap();
+        assert!(ended.is_none(), "{ended:?}: {}", std::fs::read_to_string(folder.join("etcd.log")).unwrap_or_default());
         let Ok(mut socket) = std::net::TcpStream::connect(&address) else { return false };
         let _ = write!(socket, "GET /health HTTP/1.0\r\n\r\n");
         let mut answer = String::new();
@@ -214,9 +222,4 @@ pub(crate) fn play(part: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.env(PART, part);
     command
-}
-
-/// A port that nobody listens at.
-pub(crate) fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }

@@ -8,6 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use madrigal_identity::{Authority, DAY, Moment, Name, Validity};
+pub(crate) use madrigal_tests::host::free_port;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::{Folder, Running, command, run};
@@ -40,17 +41,6 @@ pub(crate) fn until_none(what: &str, mut left: impl FnMut() -> Vec<String>) {
         assert!(Instant::now() < end, "{what}, after {WATCHDOG:?}: {left:?}");
         std::thread::sleep(Duration::from_millis(3));
     }
-}
-
-/// A port for a listener that has SO_REUSEADDR. The kernel gives it to no other process for a minute: a connection of it is in TIME_WAIT.
-pub(crate) fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-    let (server, _) = listener.accept().unwrap();
-    let port = server.local_addr().unwrap().port();
-    drop(server);
-    drop(client);
-    port
 }
 
 /// Whether the tests run as root.
