@@ -1,5 +1,5 @@
-//! The `tcp` driver of messages, and one with a stack, between processes on two hosts, which are network namespaces of this machine (that needs root; else the
-//! trial is ignored, and says why), and at a port to which unauthenticated peers come.
+//! The `tcp` driver of messages, and one with a stack, between processes on two hosts, which are network namespaces of this machine (that
+//! needs root; else the trial is ignored, and says why), and at a port to which unauthenticated peers come.
 //!
 //! The other processes are this program, started once more with its task in the environment.
 //!

@@ -2,7 +2,7 @@
  * Madrigal: drivers of your own. Version 1.
  *
  * A driver carries streams of bytes, or packets, between two processes. It is a shared object that defines one variable, `madrigal_driver`,
- * and a description beside it, NAME.toml, in a directory that MADRIGAL_DRIVERS names. docs/drivers/plugin.md has a whole one.
+ * and a description beside it, NAME.toml, in a directory that MADRIGAL_DRIVERS names. examples/drivers has two whole ones.
  *
  *     listen --> struct madrigal_listener   -- accept -->  struct madrigal_connection
  *     connect ------------------------------------------>  struct madrigal_connection

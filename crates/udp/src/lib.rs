@@ -14,7 +14,7 @@
 //! has the port answers that, and the link is over if nothing comes within two seconds more. A host that vanished is noticed after a minute.
 //!
 //! What peers send is bounded: 32 MiB that are not read for each link, 256 connections whose ends are not known, ten seconds for each of them,
-//! 128 links that nobody has accepted, 8,192 connections in all; from the 64th on who connects must first prove its address (RFC 9000,
+//! 128 links that nobody has accepted, 8,192 connections in all; once there are 64 who connects must first prove its address (RFC 9000,
 //! section 8.1.2).
 #![forbid(unsafe_code)]
 
