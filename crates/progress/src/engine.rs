@@ -137,10 +137,11 @@ impl Engine {
             while left > 0 && visits > 0 {
                 visits -= 1;
                 let Some(entry) = class.pop() else { break };
-                let work = entry.source().work(left);
+                let visit = Visit { class, entry: Some(entry) };
+                let work = visit.work(left);
                 left = left.saturating_sub(work.count);
                 done += work.count as usize;
-                class.settle(entry, &work);
+                visit.settle(&work);
             }
         }
         self.after_pass(done > 0);
@@ -279,6 +280,33 @@ impl Drop for Registration {
 
 fn timespec(ns: u64) -> rustix::time::Timespec {
     rustix::time::Timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 }
+}
+
+/// A source that is worked on. One that panics is left alone until it is reported again.
+struct Visit<'a> {
+    class: &'a queue::Lane,
+    entry: Option<Arc<queue::Entry>>,
+}
+
+impl Visit<'_> {
+    fn work(&self, budget: u32) -> Work {
+        let idle = Work { count: 0, next: Next::Park };
+        self.entry.as_ref().map_or(idle, |entry| entry.source().work(budget))
+    }
+
+    fn settle(mut self, work: &Work) {
+        if let Some(entry) = self.entry.take() {
+            self.class.settle(entry, work);
+        }
+    }
+}
+
+impl Drop for Visit<'_> {
+    fn drop(&mut self) {
+        if let Some(entry) = self.entry.take() {
+            self.class.settle(entry, &Work { count: 0, next: Next::Park });
+        }
+    }
 }
 
 #[cfg(test)]

@@ -276,3 +276,25 @@ fn who_sleeps_by_other_means_is_woken_by_the_descriptor() {
     registration.wake_at(77);
     assert_eq!(engine.first_timer(), Some(77));
 }
+
+/// A source that panics is left alone, not forgotten: it is visited again when it is reported.
+#[test]
+fn a_source_that_panics_is_visited_again() {
+    let engine = Engine::new().unwrap();
+    let (event, visits) = (Event::new(), Arc::new(AtomicU64::new(0)));
+    let count = Arc::clone(&visits);
+    let source = call(Next::Park, move |_| {
+        assert!(count.fetch_add(1, Ordering::Relaxed) > 0, "as it is wanted");
+        1
+    });
+    let signal = Arc::clone(&event) as Arc<dyn Signal>;
+    let registration = engine.register(engine.class("event"), Some(signal), source).unwrap();
+    registration.wake();
+    let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| engine.do_work()));
+    assert!(panicked.is_err());
+    assert_eq!((engine.do_work(), visits.load(Ordering::Relaxed)), (0, 1));
+    event.ring();
+    engine
+        .wait_until(&Waiter::default(), Some(time::now_ns() + 100_000_000_000), || visits.load(Ordering::Relaxed) > 1);
+    assert_eq!(visits.load(Ordering::Relaxed), 2);
+}
