@@ -6,7 +6,7 @@ use std::mem::MaybeUninit;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 
 use madrigal::circuit::{Packs, Unpacks};
@@ -283,6 +283,8 @@ struct Either {
     below: Arc<dyn Signal>,
     broken: Bell,
     both: rustix::fd::OwnedFd,
+    /// The one below has come to its end.
+    ended: AtomicBool,
 }
 
 impl Either {
@@ -293,7 +295,7 @@ impl Either {
         let flags = epoll::EventFlags::IN | epoll::EventFlags::RDHUP | epoll::EventFlags::ET;
         epoll::add(&both, below.descriptor(), epoll::EventData::new_u64(0), flags | output).expect("an entry");
         epoll::add(&both, broken.descriptor(), epoll::EventData::new_u64(1), flags).expect("an entry");
-        Self { below, broken, both }
+        Self { below, broken, both, ended: AtomicBool::new(false) }
     }
 }
 
@@ -308,7 +310,15 @@ impl Signal for Either {
 
     fn woken(&self) {
         let mut events = [MaybeUninit::uninit(); 4];
-        let _ = epoll::wait(&self.both, &mut events, Some(&Timespec::default()));
+        let (events, _) = epoll::wait(&self.both, &mut events, Some(&Timespec::default())).expect("events");
+        let has_ended = |event: &epoll::Event| {
+            let flags = event.flags;
+            flags.intersects(epoll::EventFlags::RDHUP | epoll::EventFlags::HUP | epoll::EventFlags::ERR)
+        };
+        if events.iter().any(has_ended) {
+            self.below.ended();
+            self.ended.store(true, Ordering::Relaxed);
+        }
         self.below.woken();
     }
 }
@@ -345,7 +355,7 @@ struct Rx {
 
 impl Watched for Rx {
     fn arm(&mut self) -> bool {
-        self.life.is_over() || self.end.arm()
+        self.life.is_over() || self.life.signal.ended.load(Ordering::Relaxed) || self.end.arm()
     }
 
     fn cheap(&self) -> bool {

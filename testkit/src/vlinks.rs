@@ -28,6 +28,7 @@ pub static CASES: &[Case<Context>] = &[
     Case { name: "close_writes_what_was_posted_first", run: close_flushes },
     Case { name: "posts_after_close_fail", run: after_close },
     Case { name: "a_dropped_link_is_closed", run: dropped },
+    Case { name: "a_writer_learns_that_the_peer_is_gone_though_much_is_unread", run: gone_unread },
     Case { name: "a_dropped_read_takes_nothing", run: dropped_read },
     Case { name: "refused_connects_fail", run: refused },
     Case { name: "a_closed_acceptor_fails_posted_accepts", run: closed_acceptor },
@@ -289,6 +290,25 @@ fn dropped(c: &Context) {
     assert_eq!(drain(&far).unwrap(), b"last");
     let error = loop {
         match far.write(vec![0; 100]).wait() {
+            Ok(_) => std::thread::yield_now(),
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(error, WriteError::PeerGone { .. }), "{error}");
+}
+
+/// Nobody reads what the other end sent before it ended.
+fn gone_unread(c: &Context) {
+    let (near, far) = c.pair();
+    let posted: Vec<_> = (0..100).map(|_| far.write(vec![7; 65_536])).collect();
+    send(&near, b"so that both ends are up");
+    for _ in 0..100 {
+        c.runtime.do_work();
+    }
+    drop(posted);
+    far.abort();
+    let error = loop {
+        match near.write(vec![0; 10_000]).wait() {
             Ok(_) => std::thread::yield_now(),
             Err(error) => break error,
         }

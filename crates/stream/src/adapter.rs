@@ -82,7 +82,7 @@ impl Adapter for Cross {
         let Connection { ends, signal, local, peer } = endpoint;
         match ends {
             Ends::Packets(rx, tx) => {
-                let (rx, tx) = (Box::new(CrossRx { rx, taken: 0 }), Box::new(CrossTx { tx }));
+                let (rx, tx) = (Box::new(CrossRx { rx, taken: 0, failed: None }), Box::new(CrossTx { tx }));
                 Ok(Stream { rx, tx, signal, local, peer, adapter: self.name() })
             }
             ends @ Ends::Bytes(..) => Err(Box::new(Connection { ends, signal, local, peer })),
@@ -95,11 +95,13 @@ struct CrossRx {
     rx: Box<dyn PacketRx>,
     /// Bytes of the packet in front that were read.
     taken: usize,
+    /// What was found behind bytes, for the next read.
+    failed: Option<ReadError>,
 }
 
 impl Watched for CrossRx {
     fn arm(&mut self) -> bool {
-        self.rx.arm()
+        self.failed.is_some() || self.rx.arm()
     }
 
     fn cheap(&self) -> bool {
@@ -117,6 +119,9 @@ impl Watched for CrossRx {
 
 impl ByteRx for CrossRx {
     fn read(&mut self, buf: &mut [u8]) -> Result<Read, ReadError> {
+        if let Some(error) = &self.failed {
+            return Err(error.clone());
+        }
         let mut done = 0;
         while done < buf.len() {
             let packet = match self.rx.packet() {
@@ -124,6 +129,10 @@ impl ByteRx for CrossRx {
                 Ok(Packet::WouldBlock) if done == 0 => return Ok(Read::WouldBlock),
                 Ok(Packet::End) if done == 0 => return Ok(Read::End),
                 Err(error) if done == 0 => return Err(error),
+                Err(error) => {
+                    self.failed = Some(error);
+                    break;
+                }
                 _ => break,
             };
             let rest = packet.get(self.taken..).unwrap_or_default();

@@ -109,19 +109,18 @@ impl Attempt {
             State::Going(pending) => Some(pending.signal()),
             State::Decided(_) => None,
         };
-        let source = Arc::clone(self) as Arc<dyn Source>;
-        match self.engine.register(self.engine.class(self.driver), signal, source) {
-            Ok(registration) => {
-                registration.wake_at(self.deadline());
-                registration.wake();
-                inner.registration = Some(registration);
-            }
-            Err(errno) => {
-                let os = Os(errno.raw_os_error());
-                inner.state = State::Decided(Err(ConnectError::System { to: self.to.clone(), os }));
-                drop(inner);
-                self.work(1);
-            }
+        let register =
+            |signal| self.engine.register(self.engine.class(self.driver), signal, Arc::clone(self) as Arc<dyn Source>);
+        let registered = register(signal).or_else(|errno| {
+            // The kernel watches no more. The handler is told by the engine all the same: its caller may hold a lock that it takes.
+            let os = Os(errno.raw_os_error());
+            inner.state = State::Decided(Err(ConnectError::System { to: self.to.clone(), os }));
+            register(None)
+        });
+        if let Ok(registration) = registered {
+            registration.wake_at(self.deadline());
+            registration.wake();
+            inner.registration = Some(registration);
         }
     }
 

@@ -171,6 +171,10 @@ impl Half for Rx {
     fn was_reported(&self) -> bool {
         self.signal.as_ref().is_some_and(|signal| signal.rx.swap(false, Ordering::AcqRel))
     }
+
+    fn is_closing(&self) -> bool {
+        self.input.end.is_none()
+    }
 }
 
 /// The writing direction.
@@ -306,5 +310,9 @@ impl Half for Tx {
 
     fn was_reported(&self) -> bool {
         self.signal.as_ref().is_some_and(|signal| signal.tx.swap(false, Ordering::AcqRel))
+    }
+
+    fn is_closing(&self) -> bool {
+        self.closing
     }
 }

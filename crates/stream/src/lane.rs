@@ -147,6 +147,9 @@ pub(crate) trait Half: Send + Sized {
     /// Whether the signal was reported since the last call: then a poll may be due that no other thread will do.
     fn was_reported(&self) -> bool;
 
+    /// Whether our side closes, which waits for what is posted.
+    fn is_closing(&self) -> bool;
+
     /// Whether an operation that has begun must go on when its outcome is not wanted.
     const GOES_ON: bool;
 }
@@ -200,7 +203,12 @@ impl<H: Half> Lane<H> {
                 return Rest::More;
             }
             let Some(completed) = half.step() else {
-                return if half.end().is_some_and(|end| end.cheap()) { Rest::Watched } else { Rest::Parked };
+                let Some(end) = half.end() else { return Rest::Parked };
+                if end.cheap() {
+                    return Rest::Watched;
+                }
+                // Nothing else arms it before it is left alone.
+                return if end.arm() { Rest::More } else { Rest::Parked };
             };
             *budget -= 1;
             deliver(half, completed, engine);
@@ -340,7 +348,8 @@ impl<H: Half> Lane<H> {
     /// What is still posted is the engine's.
     #[inline]
     fn leave(&self, mut half: SpinGuard<'_, H>) {
-        if half.queue().is_empty() {
+        // A close that waited for what is done now is the engine's, too.
+        if half.queue().is_empty() && !half.is_closing() {
             return;
         }
         let registration = half.queue().registration.clone();

@@ -11,7 +11,7 @@ use madrigal_base::locator::Locator;
 use madrigal_progress::bell::Bell;
 use madrigal_progress::driver::{Connection, Pending, Place, Signal};
 use madrigal_progress::engine::Engine;
-use madrigal_sys::process;
+use madrigal_sys::{process, time};
 
 use super::below::Below;
 use super::ends::Made;
@@ -22,6 +22,10 @@ use crate::connect::{Attempting, connect_with};
 use crate::op::Handler;
 use crate::vlink::VLink;
 
+/// How long the other end may take to let a further connection in.
+const PATIENCE: u64 = 15_000_000_000;
+/// One that is lost within this time was as good as not made.
+const LIVED: u64 = 1_000_000_000;
 /// The pause after a further connection could not be made; twice as long each time, up to the second one.
 const PAUSES: (u64, u64) = (1_000_000_000, 60_000_000_000);
 
@@ -152,7 +156,8 @@ fn make(way: &Way, id: Id, (ours, theirs): (&MadeOf, &Offer), first: &VLink) -> 
     let adapters = (ours.adapters(&agreed.stack, Role::Connecting)?, ours.linger);
     let most = usize::from(agreed.stack.streams().unwrap_or(1));
     let making = Arc::default();
-    let further = Missing { way: way.clone(), id, most, making, dialling: 0, next: 1, pause: 0, wait: PAUSES.0 };
+    let further =
+        Missing { way: way.clone(), id, most, making, dialling: 0, next: 1, pause: 0, wait: PAUSES.0, made_at: 0 };
     let link =
         Link::new((&way.engine, way.engine.class(way.below.name())), adapters, first.clone(), Some(Box::new(further)));
     link.map_err(|errno| errno.to_string())
@@ -218,24 +223,31 @@ struct Missing {
     pause: u64,
     /// The length of the next pause.
     wait: u64,
+    /// When the last one was made.
+    made_at: u64,
 }
 
 impl Further for Missing {
     fn deadline(&self) -> u64 {
-        if self.pause > 0 { self.pause } else { u64::MAX }
+        let pause = if self.pause > 0 { self.pause } else { u64::MAX };
+        pause.min(self.making.late_at())
     }
 
     fn not_made(&mut self, now: u64) {
         self.dialling = self.dialling.saturating_sub(1);
-        self.pause = now + self.wait;
-        self.wait = (2 * self.wait).min(PAUSES.1);
+        self.rest(now);
     }
 
     fn dial(&mut self, now: u64, has: usize, link: &Arc<Link>) {
-        if now < self.pause {
+        self.making.end_late(now);
+        if now < self.pause || has + self.dialling >= self.most {
             return;
         }
         self.pause = 0;
+        if now < self.made_at + LIVED {
+            self.made_at = 0;
+            return self.rest(now);
+        }
         while has + self.dialling < self.most {
             self.dialling += 1;
             let (lane, id, link) = (Lane(self.next), self.id, Arc::downgrade(link));
@@ -245,16 +257,30 @@ impl Further for Missing {
                 let Some(link) = link.upgrade() else { return };
                 match outcome {
                     Ok(by) if making.asks(lane, &by) => ask(&by, (id, lane), &link, &making),
-                    _ => link.not_made(),
+                    _ => {
+                        making.is_over(lane);
+                        link.not_made();
+                    }
                 }
             });
             self.making.connects(lane, attempting);
         }
     }
 
-    fn made(&mut self) {
+    fn made(&mut self, now: u64) {
         self.dialling = self.dialling.saturating_sub(1);
-        self.wait = PAUSES.0;
+        if now >= self.made_at + LIVED && self.made_at > 0 {
+            self.wait = PAUSES.0;
+        }
+        self.made_at = now;
+    }
+}
+
+impl Missing {
+    /// None is made for a while.
+    fn rest(&mut self, now: u64) {
+        self.pause = now + self.wait;
+        self.wait = (2 * self.wait).min(PAUSES.1);
     }
 }
 
@@ -276,8 +302,8 @@ struct Underway {
 
 enum Step {
     Connecting(Attempting),
-    /// The other end is asked to take it.
-    Asking(VLink),
+    /// The other end is asked to take it, and must answer before that time.
+    Asking(VLink, u64),
 }
 
 impl Making {
@@ -294,7 +320,7 @@ impl Making {
     fn asks(&self, lane: Lane, by: &VLink) -> bool {
         let mut underway = self.lock();
         if !underway.given_up {
-            underway.all.insert(lane, Step::Asking(by.clone()));
+            underway.all.insert(lane, Step::Asking(by.clone(), time::now_ns() + PATIENCE));
         }
         !underway.given_up
     }
@@ -313,7 +339,25 @@ impl Making {
         for step in all.into_values() {
             match step {
                 Step::Connecting(attempting) => attempting.cancel(),
-                Step::Asking(by) => by.abort(),
+                Step::Asking(by, _) => by.abort(),
+            }
+        }
+    }
+
+    /// When the first answer is late; never: `u64::MAX`.
+    fn late_at(&self) -> u64 {
+        let until = |step: &Step| if let Step::Asking(_, until) = step { *until } else { u64::MAX };
+        self.lock().all.values().map(until).min().unwrap_or(u64::MAX)
+    }
+
+    /// Closes connections whose other ends do not answer: what waits for the answer says that they are not made.
+    fn end_late(&self, now: u64) {
+        for step in self.lock().all.values_mut() {
+            if let Step::Asking(by, until) = step
+                && *until <= now
+            {
+                *until = u64::MAX;
+                by.abort();
             }
         }
     }

@@ -87,14 +87,14 @@ pub(super) struct Tx(Arc<Link>);
 impl Watched for Tx {
     fn arm(&mut self) -> bool {
         let state = self.0.lock();
-        state.adapters.room() > 0 || !state.is_alive()
+        state.adapters.room() > 0 || !state.is_writable()
     }
 }
 
 impl ByteTx for Tx {
     fn write(&mut self, bufs: &[IoSlice<'_>]) -> Result<Wrote, WriteError> {
         let mut state = self.0.lock();
-        if !state.is_alive() {
+        if !state.is_writable() {
             let peer = self.0.peer.clone();
             return Err(match state.broken() {
                 Some(what) => WriteError::Corrupt { peer, what },

@@ -71,7 +71,7 @@ pub(super) trait Further: Send {
     fn dial(&mut self, now: u64, has: usize, link: &Arc<Link>);
 
     /// One that was being made is there.
-    fn made(&mut self);
+    fn made(&mut self, now: u64);
 
     /// One of them was not made.
     fn not_made(&mut self, now: u64);
@@ -99,6 +99,8 @@ struct Carrier {
     rest: Range<usize>,
     /// Nothing more will come.
     is_over: bool,
+    /// It takes nothing more.
+    is_broken: bool,
 }
 
 /// How fast the connections take bytes while there is something to be taken.
@@ -136,26 +138,36 @@ impl Link {
         let (local, peer) = (first.local().clone(), first.peer().clone());
         let link = Arc::new(Self { local, peer, report: OnceLock::new(), linger, state: Mutex::new(state) });
         let timer = engine.register(class, None, Arc::new(Timer(Arc::downgrade(&link))))?;
-        link.lock().timer = Some(timer);
-        link.carry(ONLY, first);
+        let mut state = link.lock();
+        state.timer = Some(timer);
+        state.carry(ONLY, first);
+        drop(state);
+        link.pump();
         Ok(link)
+    }
+
+    /// Whether one more connection by this number would be taken.
+    pub(super) fn can_join(&self, lane: Lane) -> bool {
+        let state = self.lock();
+        state.is_alive() && state.adapters.is_ready() && !state.lanes.contains_key(&lane)
     }
 
     /// One more connection; nothing, where the link has it already, or is over.
     pub(super) fn join(self: &Arc<Self>, lane: Lane, by: VLink) -> bool {
         let mut state = self.lock();
         let joins = state.is_alive() && state.adapters.is_ready() && state.adapters.add(time::now_ns(), lane).is_ok();
-        drop(state);
         if joins {
-            self.carry(lane, by);
+            state.carry(lane, by);
         }
+        drop(state);
+        self.pump();
         joins
     }
 
     /// A further connection was made.
     pub(super) fn made(self: &Arc<Self>, lane: Lane, by: VLink) {
         if let Some(further) = &mut self.lock().further {
-            further.made();
+            further.made(time::now_ns());
         }
         self.join(lane, by);
     }
@@ -189,18 +201,6 @@ impl Link {
         self.pump();
     }
 
-    fn carry(self: &Arc<Self>, lane: Lane, link: VLink) {
-        let carrier =
-            Carrier { link, is_writing: false, is_reading: false, buffer: vec![0; MOVED], rest: 0..0, is_over: false };
-        let mut state = self.lock();
-        if state.asks_after {
-            carrier.link.ask_after();
-        }
-        state.lanes.insert(lane, carrier);
-        drop(state);
-        self.pump();
-    }
-
     /// A connection that was to be made was not.
     pub(super) fn not_made(self: &Arc<Self>) {
         let mut state = self.lock();
@@ -226,8 +226,9 @@ impl Link {
         state.give_out(now, self);
         let further = state.make_more(now, self);
         gone.extend(state.end_if_broken());
-        state.set_timer(now);
         let (wakes, finished, ready) = (state.wakes(), state.finished(now, self.linger), state.ready());
+        // With the time at which a close gives up, which has just begun to run.
+        state.set_timer(now);
         drop(state);
         // What is being made for it calls back when it is given up.
         drop(further);
@@ -281,6 +282,20 @@ impl State {
         self.broken.is_none() && !self.lanes.is_empty()
     }
 
+    /// Whether what is written can still go.
+    pub(super) fn is_writable(&self) -> bool {
+        self.broken.is_none() && self.lanes.values().any(|carrier| !carrier.is_broken)
+    }
+
+    fn carry(&mut self, lane: Lane, link: VLink) {
+        if self.asks_after {
+            link.ask_after();
+        }
+        let (buffer, rest) = (vec![0; MOVED], 0..0);
+        let (is_writing, is_reading, is_broken, is_over) = (false, false, false, false);
+        self.lanes.insert(lane, Carrier { link, is_writing, is_reading, is_broken, buffer, rest, is_over });
+    }
+
     /// The adapter for whose sake there is no link any more, if the other end sent it what it must not send.
     pub(super) fn broken(&self) -> Option<&'static str> {
         self.broken.as_ref().map(Broken::adapter)
@@ -322,6 +337,13 @@ impl State {
         self.lanes.remove(&lane).map(|carrier| carrier.link)
     }
 
+    /// Nothing more goes by a connection. What came by it may be read still, if it is the last one; else what others do not have comes by
+    /// them.
+    fn cannot_write(&mut self, lane: Lane) -> Option<VLink> {
+        self.lanes.get_mut(&lane)?.is_broken = true;
+        if self.is_writable() { self.lose(lane) } else { None }
+    }
+
     /// Gives connections what the adapters have for them.
     fn give_out(&mut self, now: u64, link: &Arc<Link>) {
         for (lane, carrier) in &mut self.lanes {
@@ -332,7 +354,7 @@ impl State {
                 if self.out.is_empty() {
                     break;
                 }
-                // A connection that failed is found out by its read.
+                // One that fails does so again when it is posted.
                 let taken = carrier.link.write_now(&self.out).unwrap_or(0);
                 self.taken += taken as u64;
                 self.pace.took(taken);
@@ -389,7 +411,7 @@ impl State {
     fn wakes(&mut self) -> bool {
         let alive = self.is_alive();
         let reader = self.reader_waits && (self.is_readable() || !alive);
-        let writer = self.writer_waits && (self.adapters.room() > 0 || !alive);
+        let writer = self.writer_waits && (self.adapters.room() > 0 || !self.is_writable());
         self.reader_waits &= !reader;
         self.writer_waits &= !writer;
         reader || writer
@@ -408,7 +430,8 @@ impl State {
 
     /// Whether what was written is there, or nothing of it goes for long.
     fn is_finished(&mut self, now: u64, linger: u64) -> bool {
-        let over = !self.is_alive() || self.adapters.is_flushed() && self.lanes.values().all(|lane| !lane.is_writing);
+        let over =
+            !self.is_writable() || self.adapters.is_flushed() && self.lanes.values().all(|lane| !lane.is_writing);
         let Some(closing) = &mut self.closing else { return false };
         // What is acknowledged is not held any more; an adapter without acknowledgements is done when all of it is taken.
         let is_at = (self.adapters.held(), self.taken);
@@ -475,7 +498,14 @@ fn write(by: &VLink, bytes: Vec<u8>, link: &Arc<Link>, lane: Lane) {
     let (link, count) = (Arc::clone(link), bytes.len());
     let handler = Handler::new(move |_: &VLink, outcome: Result<Vec<u8>, _>| {
         let (mut state, now) = (link.lock(), time::now_ns());
-        if let Some(carrier) = state.lanes.get_mut(&lane).filter(|_| outcome.is_ok()) {
+        if outcome.is_err() {
+            let gone = state.cannot_write(lane);
+            drop(state);
+            // Closed without the lock, as in `pump`.
+            gone.iter().for_each(VLink::abort);
+            return link.pump();
+        }
+        if let Some(carrier) = state.lanes.get_mut(&lane) {
             carrier.is_writing = false;
             let is_busy = state.lanes.values().any(|carrier| carrier.is_writing);
             state.taken += count as u64;

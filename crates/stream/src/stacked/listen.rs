@@ -182,10 +182,11 @@ impl Greeter {
     fn join(&self, by: &VLink, id: Id, lane: Lane) {
         let link = self.lock().links.get(&id).and_then(Weak::upgrade);
         match link {
-            Some(link) => {
+            Some(link) if link.can_join(lane) => {
                 send(by, &Greeting::Join(None));
                 link.join(lane, by.clone());
             }
+            Some(_) => refuse(by, "the link takes no such connection now".to_owned()),
             None => refuse(by, "there is no such link".to_owned()),
         }
     }
