@@ -79,7 +79,11 @@ impl Connection {
 
     /// Somebody reports that nobody is there any more.
     pub(crate) fn doubt(&mut self, now: u64) {
-        self.doubted.get_or_insert(now);
+        if self.doubted.is_none() {
+            // One that is there answers.
+            self.doubted = Some(now);
+            self.quic.ping();
+        }
     }
 
     /// When it is given up, if nothing happens until then.

@@ -12,7 +12,7 @@ use madrigal_progress::engine::{Class, Engine};
 use madrigal_sys::Errno;
 
 use crate::ends;
-use crate::link::{State, Why};
+use crate::link::{PATIENCE, State, Why};
 use crate::port::{NAME, Port};
 use crate::traffic::Id;
 use crate::what::What;
@@ -151,6 +151,7 @@ impl Attempt {
             Some(State::Over(Why::Corrupt)) => {
                 Err(ConnectError::NoPath { to: to.to_string(), why: NO_LINK.to_owned() })
             }
+            Some(State::Over(Why::Silent)) => Err(ConnectError::TimedOut { to, waited_ms: PATIENCE / 1_000_000 }),
             Some(State::Over(Why::Refused | Why::Gone)) | None => Err(ConnectError::Refused { to }),
         }
     }

@@ -30,7 +30,7 @@ const CHUNK: usize = 64 << 10;
 /// Reports of what became of messages that wait to be asked for; beyond them the oldest is dropped.
 const MOST_REPORTS: usize = 1 << 16;
 /// How long the other end may take to be known, and to agree, in nanoseconds.
-const PATIENCE: u64 = 10_000_000_000;
+pub(crate) const PATIENCE: u64 = 10_000_000_000;
 /// How long the end of a link waits for the other end to take anything of what was sent.
 const LINGER: u64 = 10_000_000_000;
 
@@ -39,6 +39,8 @@ const LINGER: u64 = 10_000_000_000;
 pub(crate) enum Why {
     /// Nobody takes connections there.
     Refused,
+    /// The other end does not answer.
+    Silent,
     /// The other end is gone, or closed it.
     Gone,
     /// The other end sent what it must not send.
@@ -85,6 +87,8 @@ pub(crate) struct Link {
     pub(crate) is_deaf: bool,
     /// The other end is still to be told how many messages there were.
     owes_end: bool,
+    /// It has had as many messages as a class can have.
+    is_spent: bool,
     closing: Option<Closing>,
     /// When it is over, if it is not open until then.
     until: u64,
@@ -133,6 +137,7 @@ impl Link {
             writer_waits: false,
             is_deaf: false,
             owes_end: false,
+            is_spent: false,
             closing: None,
             until: now + PATIENCE,
         }
@@ -192,8 +197,11 @@ impl Link {
             self.messages.pump(now, connection).map_err(broken)?;
         }
         self.go_on_closing(now);
+        if self.is_spent {
+            return Err((Why::Gone, "the link has had all messages that it can carry".to_owned()));
+        }
         if self.state != State::Open && now >= self.until {
-            return Err((Why::Gone, "the other end does not say what it wants".to_owned()));
+            return Err((Why::Silent, "the other end does not say what it wants".to_owned()));
         }
         Ok(())
     }
@@ -287,8 +295,8 @@ impl Link {
             }
             let len = chunk.len();
             if self.send(0, Message { bytes: mem::take(&mut chunk), deadline: None }).is_err() {
-                // A link has had all that it can carry.
-                self.state = State::Over(Why::Gone);
+                // A link has had all that it can carry: the connection is closed for that.
+                self.is_spent = true;
                 break;
             }
             taken += len;

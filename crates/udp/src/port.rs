@@ -5,6 +5,7 @@
 //! or a link of it still closes.
 
 use std::net::SocketAddr;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use madrigal_identity::Credentials;
@@ -67,7 +68,7 @@ impl Port {
         let mut traffic = self.lock();
         let now = time::now_ns();
         let result = run(&mut traffic, now);
-        traffic.settle(now);
+        guarded(&mut traffic, 0, |traffic| traffic.settle(now));
         if traffic.set_timer(now) {
             traffic.schedule();
         }
@@ -98,9 +99,11 @@ impl Source for Port {
     fn work(&self, budget: u32) -> Work {
         let mut traffic = self.lock();
         let now = time::now_ns();
-        let (came, is_drained) = traffic.receive(now, budget);
-        traffic.handle_time(now, is_drained);
-        let count = came + traffic.settle(now);
+        let (count, is_drained) = guarded(&mut traffic, (0, true), |traffic| {
+            let (came, is_drained) = traffic.receive(now, budget);
+            traffic.handle_time(now, is_drained);
+            (came + traffic.settle(now), is_drained)
+        });
         let due = traffic.set_timer(now);
         self.leave(traffic);
         Work { count, next: if due || !is_drained { Next::Again } else { Next::Park } }
@@ -109,4 +112,13 @@ impl Source for Port {
     fn arm(&self) -> bool {
         false
     }
+}
+
+/// What speaks QUIC is not ours, and must not end the program: where it panics, the links of its port are over.
+fn guarded<R>(traffic: &mut Traffic, else_: R, run: impl FnOnce(&mut Traffic) -> R) -> R {
+    let done = catch_unwind(AssertUnwindSafe(|| run(traffic)));
+    done.unwrap_or_else(|_| {
+        traffic.fail();
+        else_
+    })
 }

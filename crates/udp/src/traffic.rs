@@ -51,7 +51,8 @@ pub(crate) struct Id(u64);
 /// What is guarded.
 pub(crate) struct Traffic {
     socket: Arc<Socket>,
-    endpoint: QuicEndpoint,
+    /// None any more, if it has panicked: all links are over then.
+    endpoint: Option<QuicEndpoint>,
     credentials: Credentials,
     what: What,
     links: BTreeMap<Id, Link>,
@@ -106,7 +107,7 @@ impl Traffic {
         Ok(Self {
             socket: Arc::new(Socket(socket)),
             // The certificates' own settings are those of TLS 1.3, which QUIC takes.
-            endpoint: endpoint.map_err(|_: ConnectError| Errno::INVAL)?.with_limits(LIMITS),
+            endpoint: Some(endpoint.map_err(|_: ConnectError| Errno::INVAL)?.with_limits(LIMITS)),
             credentials: credentials.clone(),
             what: what.clone(),
             links: BTreeMap::new(),
@@ -157,8 +158,9 @@ impl Traffic {
         if is_drained {
             self.undrained = None;
         }
-        if (is_drained || now > since + SECOND) && self.endpoint.deadline() <= now {
-            self.endpoint.handle_time(now);
+        let is_time = is_drained || now > since + SECOND;
+        if let Some(endpoint) = self.endpoint.as_mut().filter(|endpoint| is_time && endpoint.deadline() <= now) {
+            endpoint.handle_time(now);
         }
     }
 
@@ -200,7 +202,7 @@ impl Traffic {
     /// The address of the other end.
     pub(crate) fn peer(&mut self, id: Id) -> Option<SocketAddr> {
         let key = self.links.get(&id)?.key?;
-        self.endpoint.connection(key)?.peer()
+        self.endpoint.as_mut()?.connection(key)?.peer()
     }
 
     /// The next link that nobody has accepted.
@@ -216,7 +218,7 @@ impl Traffic {
 
     pub(crate) fn dial(&mut self, now: u64, to: SocketAddr) -> Result<Id, Errno> {
         let bell = self.new_bell()?;
-        let key = self.endpoint.connect(now, to).map_err(|_| Errno::INVAL)?;
+        let key = self.endpoint.as_mut().ok_or(Errno::IO)?.connect(now, to).map_err(|_| Errno::INVAL)?;
         Ok(self.insert(key, Link::dialled(now, self.what.clone(), key, bell)))
     }
 
@@ -243,7 +245,7 @@ impl Traffic {
         self.send_unsent(now);
         while done < MOST_ROUNDS && self.unsent.is_none() {
             let events = self.take_events(now);
-            let stirred: Vec<Key> = self.endpoint.stirred().collect();
+            let stirred: Vec<Key> = self.endpoint.iter().flat_map(QuicEndpoint::stirred).collect();
             self.stirred.extend(stirred.iter().filter_map(|key| self.by_key.get(key)));
             while let Some((_, id)) = self.due.first().copied().filter(|(at, _)| *at <= now) {
                 self.list(id, u64::MAX);
@@ -263,7 +265,7 @@ impl Traffic {
     fn pump(&mut self, now: u64, id: Id) {
         let Some(link) = self.links.get_mut(&id) else { return };
         let was_open = link.is_open();
-        if let Some(connection) = link.key.and_then(|key| self.endpoint.connection(key))
+        if let Some(connection) = link.key.and_then(|key| self.endpoint.as_mut()?.connection(key))
             && let Err((why, text)) = link.pump(now, connection)
         {
             self.close(now, id, (why, &text));
@@ -302,7 +304,8 @@ impl Traffic {
     fn transmit(&mut self, now: u64) {
         while self.unsent.is_none() {
             let mut out = mem::take(&mut self.out);
-            let Some(outgoing) = self.endpoint.transmit(now, &mut out) else { return self.out = out };
+            let outgoing = self.endpoint.as_mut().and_then(|endpoint| endpoint.transmit(now, &mut out));
+            let Some(outgoing) = outgoing else { return self.out = out };
             self.unsent = Some((outgoing, out));
             self.send_unsent(now);
         }
@@ -323,14 +326,26 @@ impl Traffic {
     pub(crate) fn set_timer(&mut self, now: u64) -> bool {
         let links = self.due.first().map_or(u64::MAX, |(at, _)| *at);
         // A socket without room is waited for, whatever is due.
-        let at = if self.unsent.is_some() { now + RETRY } else { self.endpoint.deadline().min(links) };
+        let endpoint = self.endpoint.as_ref();
+        let its = endpoint.map_or(u64::MAX, QuicEndpoint::deadline);
+        let at = if self.unsent.is_some() { now + RETRY } else { its.min(links) };
         let is_set = self.set_for > now && self.set_for <= at;
         if let Some(registration) = self.registration.as_ref().filter(|_| at < u64::MAX && at > now && !is_set) {
             registration.wake_at(at);
             self.set_for = at;
         }
-        let is_left = !self.stirred.is_empty() || self.endpoint.stirred().next().is_some();
+        let is_left = !self.stirred.is_empty() || endpoint.is_some_and(|endpoint| endpoint.stirred().next().is_some());
         at <= now || (is_left && self.unsent.is_none())
+    }
+
+    /// What speaks QUIC has panicked: it is not used any more, and all links are over.
+    pub(crate) fn fail(&mut self) {
+        // Dropped, it could panic again.
+        mem::forget(self.endpoint.take());
+        (self.unsent, self.accepting) = (None, None);
+        self.by_key.clear();
+        let all: Vec<Id> = self.links.keys().copied().collect();
+        all.into_iter().for_each(|id| self.lose(id, Why::Gone));
     }
 
     // --- the end --------------------------------------------------------------------------------------------------------------
@@ -346,7 +361,9 @@ impl Traffic {
     /// Closes the connection of a link, which the other end is told with that reason.
     fn close(&mut self, now: u64, id: Id, (why, text): (Why, &str)) {
         if let Some(key) = self.links.get(&id).and_then(|link| link.key) {
-            self.endpoint.close(now, key, text);
+            if let Some(endpoint) = &mut self.endpoint {
+                endpoint.close(now, key, text);
+            }
             self.by_key.remove(&key);
         }
         self.lose(id, why);

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::net::{IpAddr, SocketAddr};
 
 use madrigal_identity::{Refusal, peer};
-use madrigal_quic::{Admission, Ended, Event, Key};
+use madrigal_quic::{Admission, Ended, Event, Key, QuicEndpoint};
 use madrigal_sys::Errno;
 use rustls::pki_types::CertificateDer;
 
@@ -48,7 +48,7 @@ impl Traffic {
     }
 
     fn take(&mut self, now: u64, from: (SocketAddr, Option<IpAddr>), datagram: &[u8]) {
-        let Self { endpoint, accepting, .. } = self;
+        let Self { endpoint: Some(endpoint), accepting, .. } = self else { return };
         endpoint.receive(now, from, datagram, |_| match accepting {
             None => Admission::Refuse,
             Some(accepting) if accepting.ready.len() >= MOST_READY => Admission::Drop,
@@ -67,17 +67,23 @@ impl Traffic {
             }
             let peers: Vec<Id> = self.links.keys().copied().collect();
             for at in peers.into_iter().filter_map(|id| self.peer(id)).collect::<Vec<_>>() {
-                self.endpoint.doubt(now, at);
+                self.doubt(now, at);
             }
         }
         while let Some(at) = self.socket.0.unreachable() {
-            self.endpoint.doubt(now, at);
+            self.doubt(now, at);
+        }
+    }
+
+    fn doubt(&mut self, now: u64, at: SocketAddr) {
+        if let Some(endpoint) = &mut self.endpoint {
+            endpoint.doubt(now, at);
         }
     }
 
     pub(super) fn take_events(&mut self, now: u64) -> u32 {
         let mut count = 0;
-        while let Some(event) = self.endpoint.event() {
+        while let Some(event) = self.endpoint.as_mut().and_then(QuicEndpoint::event) {
             count += 1;
             match event {
                 Event::Connected { key, dialled, chain } => self.connected(now, (key, dialled), &chain),
@@ -101,7 +107,10 @@ impl Traffic {
                     self.end_oldest(now);
                     self.insert(key, Link::accepted(now, self.what.clone(), key, bell))
                 }
-                _ => return self.endpoint.close(now, key, "it takes no more links"),
+                _ => {
+                    let endpoint = self.endpoint.as_mut();
+                    return endpoint.map_or((), |endpoint| endpoint.close(now, key, "it takes no more links"));
+                }
             },
         };
         match admitted {
@@ -139,7 +148,8 @@ fn ended(why: &Ended) -> Why {
         Ended::ByPeer(text) if text == CLOSED => Why::Gone,
         Ended::ByPeer(text) => Why::Forbidden(format!("the other end refuses: {text}")),
         Ended::Tls(error) => Why::Forbidden(Refusal::of(error).to_string()),
-        Ended::Silent | Ended::Gone => Why::Gone,
+        Ended::Silent => Why::Silent,
+        Ended::Gone => Why::Gone,
         other => Why::Forbidden(other.to_string()),
     }
 }
