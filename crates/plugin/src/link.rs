@@ -206,9 +206,12 @@ impl PacketRx for PacketReader {
             Ok(1) if bytes.is_null() && len > 0 => Err(self.end.error(Bad::Broke("gave a packet that is nowhere"))),
             Ok(1) => {
                 self.lent = true;
-                // SAFETY: the driver lends so many bytes there until `release`, which takes `&mut self`; what is empty may be anywhere.
-                let lent = unsafe { core::slice::from_raw_parts(bytes.cast::<u8>(), len) };
-                Ok(Packet::Bytes(if len == 0 { &[] } else { lent }))
+                if len == 0 {
+                    // It may be anywhere.
+                    return Ok(Packet::Bytes(&[]));
+                }
+                // SAFETY: the driver lends so many bytes there until `release`, which takes `&mut self`.
+                Ok(Packet::Bytes(unsafe { core::slice::from_raw_parts(bytes.cast::<u8>(), len) }))
             }
             Ok(0) => Ok(Packet::End),
             Ok(_) => Err(self.end.error(Bad::Broke("returned a number where 0, 1 or an error belongs"))),
