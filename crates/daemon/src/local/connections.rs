@@ -8,7 +8,7 @@ use rustix::net::sockopt;
 
 use crate::daemon::Daemon;
 use crate::local::connection::{Connection, ConnectionStatus};
-use crate::local::decoy::abort_connect;
+use crate::local::parked::Outcome;
 use crate::poll::Token;
 use crate::socket;
 use crate::streams::call::{Caller, CallerKind};
@@ -25,7 +25,7 @@ const MOST_REPORTED: usize = 400;
 impl Daemon {
     /// Whether a program's socket, of which `passed` is a copy, can be connected to `target`.
     pub(crate) fn check_program_target(
-        &self,
+        &mut self,
         passed: Option<OwnedFd>,
         target: ProgramTarget,
     ) -> Result<(OwnedFd, ProgramTarget), String> {
@@ -34,9 +34,9 @@ impl Daemon {
         match self.decoys.check(&theirs).and(known) {
             Ok(_) => Ok((theirs, target)),
             Err(why) => {
-                // The program does not wait for the answer: its connect is parked already.
+                // The program does not wait for the answer: its connect is parked already, or will be.
                 if !target.waits {
-                    abort_connect(&theirs);
+                    self.park(theirs, Outcome::Refuse);
                 }
                 Err(why)
             }

@@ -17,7 +17,7 @@ use rustix::net::Shutdown;
 
 use crate::daemon::Daemon;
 use crate::descriptor::Descriptor;
-use crate::local::decoy::tcp_state;
+use crate::local::decoy::{abort_connect, tcp_state};
 use crate::local::libc_socket;
 use crate::local::parked::{Outcome, Parked};
 use crate::poll::Token;
@@ -98,6 +98,8 @@ impl Daemon {
     /// Gives up a parked socket.
     fn end_parked(&mut self, token: Token, parked: Parked) {
         self.descriptors.remove(&token);
+        // It may have begun to connect just now.
+        abort_connect(&parked.theirs);
         if let Outcome::Join { far, connection, .. } = parked.outcome {
             self.discard_end(far);
             self.connection_failed(connection, "the program went away", Errno::CONNABORTED);

@@ -31,6 +31,10 @@ impl ByDaemon {
         let (at, told) = match sites.route(&socket, host, &to.address().to_string()) {
             Ok(route) => route,
             Err(End::NoDaemon) => return Ok(None),
+            // Many connect at once.
+            Err(End::System(os)) if os.0 == Errno::AGAIN.raw_os_error() => {
+                return Err(ConnectError::Busy { to: to.clone() });
+            }
             Err(End::System(os)) => return Err(ConnectError::System { to: to.clone(), os }),
             Err(other) => return Err(no_path(to, reason(other))),
         };
