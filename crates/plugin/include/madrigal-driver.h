@@ -106,12 +106,14 @@ struct madrigal_driver {
 	 * reported: there is no further report of that. Or NULL. */
 	void (*woken)(struct madrigal_connection *connection, int ended);
 	/* No look at the reading (writing) end follows until the descriptor is reported. Not 0: there is something (there is room), look
-	 * again instead. Or NULL, where the descriptor tells all by itself, as one of a socket does. */
+	 * again instead; the end and an error are something, too. A `read` that gave less than there was room for, a `write` that took less
+	 * than it was given, and -EAGAIN are followed by these, and by no further look before. Or NULL, where the descriptor tells all by
+	 * itself, as one of a socket does, also what was there before. */
 	int (*arm_read)(struct madrigal_connection *connection);
 	int (*arm_write)(struct madrigal_connection *connection);
 
 	/* A driver of streams has `read`, and no `packet`, `release` and `longest`. Copies up to `len` bytes, which is not 0, to `buffer`, which
-	 * is the caller's: how many, 0 for the end, which stays, or -EAGAIN. All that the peer sent is read before the end or an error.
+	 * is the caller's: how many, 0 for the end, or -EAGAIN; the end and errors stay. All that the peer sent is read before them.
 	 * -ECONNRESET: the peer died, or closed with bytes of ours unread; this end is told so even where `write` was told before. -EPROTO:
 	 * the peer broke the driver's protocol. */
 	ssize_t (*read)(struct madrigal_connection *connection, void *buffer, size_t len);
