@@ -39,7 +39,7 @@ fn main() {
         trial("without_a_daemon_it_is_plain", plain),
         trial("a_refusal_is_told_with_everything_else", refused),
         trial("what_has_to_be_enciphered_is_not_tried_without_a_daemon", barred),
-        trial("what_has_to_be_enciphered_has_no_stack_without_tls", guarded),
+        trial("what_has_to_be_enciphered_goes_by_the_daemon_alone_without_tls", guarded),
         trial("nonsense_and_silence_are_no_way", nonsense),
         trial("it_goes_on_when_the_daemon_loses_a_connection", moves::lost),
         trial("it_moves_to_a_direct_way_once_there_is_one", moves::direct),
@@ -294,24 +294,30 @@ fn guarded() {
     let hosts = "madrigal-hosts 1\nguarded-a own 127.77.0.1 192.0.2.254\nguarded-b enciphered 127.77.0.2 192.0.2.8\n";
     std::fs::write(format!("{directory}/daemon.hosts"), hosts).expect("writes");
     let place = Place { daemons: vec![directory], ..Place::default() };
-    let at = |address: [u8; 4], stack: &str| {
+    let told = |stack: &str| {
         let mut to = NodeAddress {
             port: 9,
-            addresses: vec![address.into()],
+            addresses: vec![[192, 0, 2, 8].into()],
             ..NodeAddress::bare(NodeId::new(5).expect("a number"))
         };
         to.set_stack(stack);
+        let network = Network { connect_timeout: 1, ..Network::default() };
+        let place = Place { network, ..place.clone() };
         let id = NodeId::new(madrigal_sys::process::random()).expect("random");
         let mut port = stacked::message_driver(stack).expect("a stack").open(id, &place).expect("opens");
-        port.link(&to)
+        port.link(&to).expect("is tried");
+        let mut seen = Recorder::default();
+        while seen.down.is_empty() {
+            port.poll(&mut seen);
+        }
+        seen.down.remove(0).to_string()
     };
-    // The other host's address, and one of no host of the grid.
-    let refused = at([192, 0, 2, 8], "adoc/tcp").expect_err("in the clear");
-    assert!(
-        refused.contains("the grid has connections with that host enciphered") && refused.contains("add `tls`"),
-        "{refused}"
-    );
-    assert!(at([192, 0, 2, 8], "adoc/tls/tcp").is_ok() && at([192, 0, 2, 7], "adoc/tcp").is_ok());
+    // No daemon is up.
+    let why = told("adoc/tcp");
+    assert!(why.contains("192.0.2.8:9: not tried") && why.contains("none of yours is up"), "{why}");
+    // What enciphers itself goes straight there, too.
+    let why = told("adoc/tls/tcp");
+    assert!(!why.contains("not tried") && why.contains("192.0.2.8:9: "), "{why}");
 }
 
 /// The reason that is reported if the first node does not reach the second one.

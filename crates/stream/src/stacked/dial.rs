@@ -24,8 +24,10 @@ use crate::vlink::VLink;
 
 /// How long the other end may take to let a further connection in.
 const PATIENCE: u64 = 15_000_000_000;
-/// One that is lost within this time was as good as not made.
+/// Where so many in a row are lost within this time, the next one waits: something on the way cuts them.
 const LIVED: u64 = 1_000_000_000;
+/// See [`LIVED`].
+const MOST_SHORT: u32 = 16;
 /// The pause after a further connection could not be made; twice as long each time, up to the second one.
 const PAUSES: (u64, u64) = (1_000_000_000, 60_000_000_000);
 
@@ -157,7 +159,7 @@ fn make(way: &Way, id: Id, (ours, theirs): (&MadeOf, &Offer), first: &VLink) -> 
     let most = usize::from(agreed.stack.streams().unwrap_or(1));
     let making = Arc::default();
     let further =
-        Missing { way: way.clone(), id, most, making, dialling: 0, next: 1, pause: 0, wait: PAUSES.0, made_at: 0 };
+        Missing { way: way.clone(), id, most, making, dialling: 0, next: 1, pause: 0, wait: PAUSES.0, made_at: 0, short: 0 };
     let link =
         Link::new((&way.engine, way.engine.class(way.below.name())), adapters, first.clone(), Some(Box::new(further)));
     link.map_err(|errno| errno.to_string())
@@ -223,8 +225,9 @@ struct Missing {
     pause: u64,
     /// The length of the next pause.
     wait: u64,
-    /// When the last one was made.
+    /// When the last one was made, and how many in a row were lost soon after that.
     made_at: u64,
+    short: u32,
 }
 
 impl Further for Missing {
@@ -244,8 +247,12 @@ impl Further for Missing {
             return;
         }
         self.pause = 0;
-        if now < self.made_at + LIVED {
+        if self.made_at > 0 {
+            self.short = if now < self.made_at + LIVED { self.short + 1 } else { 0 };
             self.made_at = 0;
+        }
+        if self.short > MOST_SHORT {
+            self.short = 0;
             return self.rest(now);
         }
         while has + self.dialling < self.most {
@@ -269,7 +276,7 @@ impl Further for Missing {
 
     fn made(&mut self, now: u64) {
         self.dialling = self.dialling.saturating_sub(1);
-        if now >= self.made_at + LIVED && self.made_at > 0 {
+        if self.short == 0 {
             self.wait = PAUSES.0;
         }
         self.made_at = now;
