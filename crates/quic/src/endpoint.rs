@@ -188,6 +188,11 @@ impl QuicEndpoint {
         self.connections.contains_key(&key)
     }
 
+    /// Whether there is no connection, nor one that was closed and still says so to a peer that has not heard of it (RFC 9000, section 10.2).
+    pub fn is_empty(&self) -> bool {
+        self.connections.is_empty()
+    }
+
     /// A connection, while there is one. It may have something to send then.
     pub fn connection(&mut self, key: Key) -> Option<&mut Connection> {
         let connection = self.connections.get_mut(&key)?;

@@ -159,3 +159,20 @@ fn a_program_that_sends_little_loses_what_the_line_loses() {
     }
     assert!(late < 100, "{late} came late");
 }
+
+/// A report that nobody is there, which anybody can forge, ends no connection though nothing is being sent.
+#[test]
+fn a_forged_report_ends_no_idle_connection() {
+    let line = Line { mbit: 100, delay: 20 * MS, queue: 1 << 20, loss: 0 };
+    let mut pair = Pair::new("doubted", &[Class::default()], line);
+    for wait in [1000, 2900, 100, 3500] {
+        // That an end is closed fails the step.
+        (0..wait * 5).for_each(|_| pair.step());
+        pair.doubt();
+    }
+    (0..5 * 5000).for_each(|_| pair.step());
+    assert!(pair.ends[0].messages.send(0, Message { bytes: vec![1; 20], deadline: None }).is_ok());
+    while pair.ends[1].messages.take().is_none() {
+        pair.step();
+    }
+}

@@ -145,9 +145,11 @@ impl Traffic {
         }
     }
 
-    /// Who waits for the end of links that have ended; and the place in the engine, where nobody needs it any more.
+    /// Who waits for the end of links that have ended; and the place in the engine, where nobody needs it any more: for a moment behind the last
+    /// link peers are told that have not heard of its end.
     pub(crate) fn over(&mut self) -> (Vec<Waker>, Option<Registration>) {
-        let is_over = self.accepting.is_none() && self.links.is_empty();
+        let is_quiet = self.endpoint.as_ref().is_none_or(QuicEndpoint::is_empty);
+        let is_over = self.accepting.is_none() && self.links.is_empty() && is_quiet;
         (mem::take(&mut self.wakers), self.registration.take_if(|_| is_over))
     }
 

@@ -130,6 +130,12 @@ impl Pair {
         self.beside.as_ref().map_or(0, |beside| beside.delivered * cubic::PACKET)
     }
 
+    /// Somebody tells the first end that nobody is at the other one's address.
+    pub(crate) fn doubt(&mut self) {
+        let (now, at) = (self.now, self.ends[1].address);
+        self.ends[0].endpoint.doubt(now, at);
+    }
+
     /// A moment passes.
     pub(crate) fn step(&mut self) {
         self.now += STEP;

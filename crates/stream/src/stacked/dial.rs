@@ -158,8 +158,18 @@ fn make(way: &Way, id: Id, (ours, theirs): (&MadeOf, &Offer), first: &VLink) -> 
     let adapters = (ours.adapters(&agreed.stack, Role::Connecting)?, ours.linger);
     let most = usize::from(agreed.stack.streams().unwrap_or(1));
     let making = Arc::default();
-    let further =
-        Missing { way: way.clone(), id, most, making, dialling: 0, next: 1, pause: 0, wait: PAUSES.0, made_at: 0, short: 0 };
+    let further = Missing {
+        way: way.clone(),
+        id,
+        most,
+        making,
+        dialling: 0,
+        next: 1,
+        pause: 0,
+        wait: PAUSES.0,
+        made_at: 0,
+        short: 0,
+    };
     let link =
         Link::new((&way.engine, way.engine.class(way.below.name())), adapters, first.clone(), Some(Box::new(further)));
     link.map_err(|errno| errno.to_string())

@@ -5,8 +5,7 @@ use std::io::{BufRead as _, BufReader};
 use std::net::{SocketAddr, UdpSocket};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use madrigal_base::error::ReadError;
 use madrigal_progress::engine::Engine;
@@ -187,22 +186,63 @@ fn breaks() {
     assert!(matches!(its.receive(within(200 * SECOND)), Ok(Received::Message(_))));
 }
 
-/// Peers with certificates that connect and say nothing: others still come in.
+/// Peers with certificates that connect and say nothing, more than are let wait: the oldest ones end, and others still come in.
 fn silent() {
     let grid = Grid::new();
     let far = Far::new(&grid.host("b1"), &[class(0)]);
-    let (idle, over) = (grid.host("c1"), Arc::new(AtomicBool::new(false)));
+    let (idle, over) = (grid.host("c1"), AtomicBool::new(false));
+    let [stand, ended] = [(); 2].map(|()| AtomicUsize::new(0));
     std::thread::scope(|scope| {
-        for _ in 0..8 {
-            let (idle, over, to) = (&idle, Arc::clone(&over), far.at());
-            scope.spawn(move || speak(idle, to, &[], |_| over.load(Ordering::Relaxed)));
+        scope.spawn(|| stand_silent(&idle, far.at(), [&stand, &ended], &over));
+        while stand.load(Ordering::Relaxed) < SILENT {
+            std::thread::yield_now();
         }
         let here = Turned::new();
         let near = connect(&messages(&here.engine, &shown(&grid.host("a1")), &[class(0)]), far.at());
         let accepted = near.as_ref().map(|_| far.accept());
+        while accepted.is_ok() && ended.load(Ordering::Relaxed) < SILENT - MOST_SILENT {
+            std::thread::yield_now();
+        }
         over.store(true, Ordering::Relaxed);
         assert!(accepted.is_ok(), "{near:?}");
     });
+}
+
+/// How many peers are silent, and how many may be.
+const SILENT: usize = 300;
+const MOST_SILENT: usize = 256;
+
+/// So many connections of one peer that say nothing: counts those that stood, and those that the other end has ended.
+fn stand_silent(dir: &Path, to: SocketAddr, [stand, ended]: [&AtomicUsize; 2], over: &AtomicBool) {
+    let shown = shown(dir);
+    let mut quic = QuicEndpoint::new(shown.client(), shown.server()).expect("TLS 1.3");
+    let socket = madrigal_sys::udp::UdpSocket::connect(to).expect("a socket");
+    let (mut buffer, mut out, mut begun) = (vec![0; 65536], Vec::new(), 0);
+    while !over.load(Ordering::Relaxed) {
+        let now = time::now_ns();
+        // A few at a time, so that no datagram is lost for want of room.
+        while begun < SILENT.min(stand.load(Ordering::Relaxed) + 8) {
+            quic.connect(now, to).expect("an address");
+            begun += 1;
+        }
+        while let Ok(got) = socket.receive(&mut buffer) {
+            for datagram in buffer[..got.len].chunks(got.segment) {
+                quic.receive(now, (got.from, None), datagram, |_| Admission::Drop);
+            }
+        }
+        quic.handle_time(now);
+        while let Some(event) = quic.event() {
+            match event {
+                Event::Connected { .. } => _ = stand.fetch_add(1, Ordering::Relaxed),
+                Event::Closed { .. } => _ = ended.fetch_add(1, Ordering::Relaxed),
+                Event::Seen { .. } => {}
+            }
+        }
+        while let Some(outgoing) = quic.transmit(now, &mut out) {
+            let _ = socket.send(outgoing.to, None, outgoing.segment, &out);
+        }
+        std::thread::sleep(std::time::Duration::from_micros(200));
+    }
 }
 
 /// The other process: connects, sends a message, says so, and waits to be killed.
