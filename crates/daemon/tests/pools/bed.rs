@@ -76,6 +76,11 @@ struct Folder(PathBuf);
 
 impl Drop for Folder {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            // The logs may say why.
+            let _ = std::fs::remove_dir_all(self.0.join("etcd"));
+            return eprintln!("its logs are in {}", self.0.display());
+        }
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
@@ -83,6 +88,9 @@ impl Drop for Folder {
 impl Bed {
     /// Hosts `h0`, `h1` ... with their daemons, of which the first keeps the pools.
     pub(crate) fn new(kind: Kind, hosts: usize) -> Self {
+        if kind == Kind::Etcd {
+            trials::need("etcd");
+        }
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let name = format!("madrigal-pools-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         let folder = Folder(std::env::temp_dir().join(name));

@@ -2,13 +2,12 @@
 //! there.
 
 use std::collections::BTreeMap;
-use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use madrigal_pools::client::Told;
-use madrigal_pools::{Change, MemberId, Membership, Wish};
+use madrigal_pools::{Change, MemberId, Membership, PoolError, Refusal, Wish};
 use madrigal_seeds::Random;
 
 use crate::bed::{Bed, Kind, LONG, Process, Test, play, soon};
@@ -20,8 +19,12 @@ pub(crate) const TESTS: &[Test] = &[("never_two_winners_in_a_storm_of_processes"
 const AT_ONCE: usize = 24;
 const IN_ALL: usize = 200;
 
-/// Death of a rival that met another winner.
-const MET: u8 = 3;
+/// How a rival ends that met another winner.
+const MET: i32 = 3;
+/// How one ends that the store has given up, as it may when it is silent for long.
+const LOST: i32 = 4;
+/// How one ends to which a call gave another error.
+const FAILED: i32 = 5;
 
 /// One of them: joins, wants to be elected, and if it is, takes the lock for a moment. Then it leaves, dies, or begins anew.
 pub(crate) fn rival(directory: &str, pool: &str, seed: u64) {
@@ -29,18 +32,19 @@ pub(crate) fn rival(directory: &str, pool: &str, seed: u64) {
     let directory = PathBuf::from(directory);
     let lock = directory.with_file_name("winner");
     let wish = Wish { pool: pool.to_owned(), blob: std::process::id().to_string().into_bytes(), ..Wish::default() };
-    let member = Membership::join(&[directory], wish, soon()).unwrap();
+    let member = or_end("join", Membership::join(std::slice::from_ref(&directory), wish, soon()));
+    let own = member.id().unwrap();
     loop {
-        let (winner, _) = member.elect("master", false, soon()).unwrap();
-        if winner == member.id().unwrap() {
-            take(&lock);
+        let (winner, number) = or_end("elect", member.elect("master", false, soon()));
+        if winner == own {
+            take(&lock, &format!("{} member={own} election={number} {}", std::process::id(), directory.display()));
             std::thread::sleep(Duration::from_millis(random.below(20)));
             if random.once_in(3) {
                 let own = rustix::process::getpid();
                 rustix::process::kill_process(own, rustix::process::Signal::KILL).unwrap();
             }
             std::fs::remove_file(&lock).unwrap();
-            return member.leave(soon()).unwrap();
+            return or_end("leave", member.leave(soon()));
         }
         if random.once_in(40) {
             return;
@@ -50,19 +54,28 @@ pub(crate) fn rival(directory: &str, pool: &str, seed: u64) {
     }
 }
 
-/// Takes the lock: nobody has it, or one that is dead.
-fn take(lock: &std::path::Path) {
+/// What a call gave; else the end of this process, which says why.
+fn or_end<R>(call: &str, given: Result<R, PoolError>) -> R {
+    given.unwrap_or_else(|error| {
+        eprintln!("rival {}: {call}: {error}", std::process::id());
+        let is_lost = matches!(error, PoolError::Lost(_) | PoolError::Refused(Refusal::Store(_)));
+        std::process::exit(if is_lost { LOST } else { FAILED })
+    })
+}
+
+/// Takes the lock, as `who`, which begins with the pid: nobody has it, or one that is dead.
+fn take(lock: &std::path::Path, who: &str) {
     let own = lock.with_file_name(format!("winner-{}", std::process::id()));
-    let mut file = std::fs::File::create(&own).unwrap();
-    write!(file, "{}", std::process::id()).unwrap();
+    std::fs::write(&own, who).unwrap();
     if let Ok(holder) = std::fs::read_to_string(lock) {
-        let state = std::fs::read_to_string(format!("/proc/{holder}/stat")).unwrap_or_default();
+        let pid = holder.split(' ').next().unwrap_or_default();
+        let state = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         // Its sockets are closed before it is a zombie: from PF_EXITING (4) on, it does nothing more (proc_pid_stat(5), `flags`).
         let rest: Vec<&str> = state.rsplit(") ").next().unwrap_or_default().split(' ').collect();
         let flags = rest.get(6).map_or(4, |flags| flags.parse::<u32>().unwrap_or(0));
         if flags & 4 == 0 {
-            eprintln!("{} met {holder}: {state}", std::process::id());
-            std::process::exit(i32::from(MET));
+            eprintln!("{who} met {holder}: {state}");
+            std::process::exit(MET);
         }
     }
     std::fs::rename(own, lock).unwrap();
@@ -76,7 +89,7 @@ fn never_two_winners(kind: Kind) {
     let watch = bed.join(0, "storm");
     let mut running: Vec<Process> = Vec::new();
     let (mut begun, mut killed_at) = (0, BTreeMap::<u32, Instant>::new());
-    let mut seen = Seen::default();
+    let (mut seen, mut lost) = (Seen::default(), 0);
     let started = Instant::now();
     while begun < IN_ALL || !running.is_empty() {
         assert!(started.elapsed() < 5 * LONG, "{begun} begun, {} run", running.len());
@@ -96,8 +109,13 @@ fn never_two_winners(kind: Kind) {
         }
         running.retain_mut(|process| {
             let ended = process.0.try_wait().unwrap();
-            assert_ne!(ended.and_then(|status| status.code()), Some(i32::from(MET)), "two winners at one time");
-            assert_ne!(ended.and_then(|status| status.code()), Some(101), "a rival failed");
+            // `None` of one that was killed.
+            match ended.and_then(|status| status.code()) {
+                None | Some(0) => {}
+                Some(LOST) => lost += 1,
+                Some(MET) => panic!("two winners at one time"),
+                Some(code) => panic!("a rival failed: {code}"),
+            }
             ended.is_none()
         });
         while let Some(told) = watch.next_event(Some(madrigal_sys::time::now_ns() + 10_000_000)).unwrap() {
@@ -106,19 +124,23 @@ fn never_two_winners(kind: Kind) {
     }
     // All are gone, and that is told.
     while watch.view(|view| view.members.len()) > 1 {
+        assert!(started.elapsed() < 5 * LONG, "ghosts: {:?}", seen.pids);
         if let Some(told) = watch.next_event(soon()).unwrap() {
             seen.see(told, &killed_at);
         }
     }
     let most = seen.told_after.iter().max().copied().unwrap_or_default();
     println!(
-        "{kind:?}: {} joined, {} left, {} died, {} elections; the latest of {} deaths by kill -9 was told after {most:?}",
+        "{kind:?}: {} joined, {} left, {} died, {} elections, {lost} lost; the latest of {} deaths by kill -9 was told after {most:?}",
         seen.joined,
         seen.left,
         seen.died,
         seen.elected,
         seen.told_after.len()
     );
+    // A store in the same daemons has no reason to give one up; etcd may, on a machine that is busy for seconds.
+    let most_lost = if kind == Kind::Keeper { 0 } else { IN_ALL / 5 };
+    assert!(lost <= most_lost, "{lost} rivals were lost");
     assert!(seen.elected > 10 && seen.died > 10 && seen.joined > IN_ALL / 2);
 }
 

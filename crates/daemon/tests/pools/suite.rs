@@ -11,6 +11,7 @@ use madrigal_pools::wire::{Request, encode};
 use madrigal_pools::{Change, Event, Membership, PoolError, Refusal, Wish};
 use madrigal_proto::client::POOL;
 use madrigal_sys::time::now_ns;
+use madrigal_tests::trials;
 use rustix::process::Signal;
 
 use crate::bed::{Bed, Kind, Test, soon, until};
@@ -394,6 +395,7 @@ fn without_etcd_members_are_told() {
 }
 
 fn a_long_log_is_replaced_by_a_snapshot() {
+    trials::need("etcdctl");
     let mut bed = Bed::new(Kind::Etcd, 2);
     let members: Vec<Membership> = (0..2).map(|n| bed.join(n, "p")).collect();
     thread::scope(|scope| {
