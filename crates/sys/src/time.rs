@@ -9,6 +9,12 @@ pub fn now_ns() -> u64 {
     t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
 }
 
+/// Nanoseconds since boot, those of suspends with them: a deadline that another host counts, too.
+pub fn boot_ns() -> u64 {
+    let t = clock_gettime(ClockId::Boottime);
+    t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
+}
+
 /// Nanoseconds since boot as of the kernel's last tick: some milliseconds old, and several times cheaper.
 #[inline]
 pub fn tick_ns() -> u64 {

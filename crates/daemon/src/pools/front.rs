@@ -160,8 +160,23 @@ impl Front {
                 }
             }
             Told::Record(name, record) => self.apply(&name, &record, now, store, connections),
-            Told::Lost(why) => self.lose(&why, connections),
+            Told::Refused(name, why) => self.refuse(&name, &why, store, connections),
+            Told::Lost(daemon, why) if daemon == self.daemon => self.lose(&why, connections),
+            // It was told already.
+            Told::Lost(..) => {}
         }
+    }
+
+    /// A pool cannot be watched: all that want to join it are refused.
+    fn refuse(&mut self, name: &str, why: &Refusal, store: &mut dyn Store, connections: &mut Connections) {
+        let Some(copy) = self.copies.remove(name) else { return };
+        for token in copy.sessions {
+            let Some(session) = self.sessions.remove(&token) else { continue };
+            let (number, result) = (session.joining.unwrap_or(0), Err(why.clone()));
+            connections.send(token, &Reply::Answer { number, result });
+            connections.close(token);
+        }
+        store.forget(name, connections);
     }
 
     fn apply(&mut self, name: &str, record: &Record, now: u64, store: &mut dyn Store, connections: &mut Connections) {

@@ -24,13 +24,15 @@ pub(super) struct KeeperLink {
     /// The host that keeps the pools.
     host: String,
     stream: Option<Token>,
+    /// The number of this daemon on that stream.
+    daemon: u64,
     /// The daemon has answered that it is connected.
     connected: bool,
 }
 
 impl KeeperLink {
     pub(super) fn new(control: PathBuf, host: String) -> Self {
-        Self { control, host, stream: None, connected: false }
+        Self { control, host, stream: None, daemon: 0, connected: false }
     }
 
     fn next(&mut self, token: Token, connections: &mut Connections) -> Result<Option<FromKeeper>, String> {
@@ -54,7 +56,7 @@ impl KeeperLink {
             connections.close(stream);
         }
         self.connected = false;
-        Told::Lost(format!("host {}, whose daemon keeps the pools, is lost: {why}", self.host))
+        Told::Lost(self.daemon, format!("host {}, whose daemon keeps the pools, is lost: {why}", self.host))
     }
 
     fn say(&mut self, message: &ToKeeper, connections: &mut Connections) {
@@ -71,7 +73,7 @@ impl KeeperLink {
         let target = Target { host: self.host.clone(), question: Some(Question::Pools), ..Target::default() };
         connections.send_bytes(stream, &wire::json(wire::CONNECT, &target));
         connections.send(stream, &ToKeeper::Hello(daemon));
-        (self.stream, self.connected) = (Some(stream), false);
+        (self.stream, self.daemon, self.connected) = (Some(stream), daemon, false);
         Ok(())
     }
 }

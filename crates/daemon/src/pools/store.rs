@@ -2,7 +2,7 @@
 //! daemon is gone, and then writes that it is lost.
 
 use madrigal_pools::pool::Pool;
-use madrigal_pools::record::Record;
+use madrigal_pools::record::{Record, Refusal};
 
 use super::connections::Connections;
 use crate::poll::Token;
@@ -28,6 +28,9 @@ pub(super) enum Told {
     Snapshot(String, Pool),
     /// The next record of a pool.
     Record(String, Record),
-    /// The store has given this daemon up, or cannot be reached: its members are dead, or will be. Its number is not used again.
-    Lost(String),
+    /// A pool cannot be watched: nobody can join it.
+    Refused(String, Refusal),
+    /// The store has given up the daemon of this number, or cannot be reached: its members are dead, or will be. The number is not used
+    /// again.
+    Lost(u64, String),
 }

@@ -13,6 +13,7 @@ use madrigal_tests::host::free_port;
 use madrigal_tests::trials;
 
 use crate::part::PART;
+use crate::proxy::{self, Acts};
 
 /// Where pools are kept.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -67,7 +68,7 @@ impl Process {
 pub(crate) struct Bed {
     // Ended before the folder is removed.
     daemons: Vec<Option<Process>>,
-    etcd: Option<Process>,
+    etcd: Option<(Process, String)>,
     grid: PathBuf,
     folder: Folder,
 }
@@ -88,6 +89,15 @@ impl Drop for Folder {
 impl Bed {
     /// Hosts `h0`, `h1` ... with their daemons, of which the first keeps the pools.
     pub(crate) fn new(kind: Kind, hosts: usize) -> Self {
+        Self::with(kind, hosts, str::to_owned)
+    }
+
+    /// With an etcd behind a proxy, which is told where that is.
+    pub(crate) fn behind(hosts: usize, acts: impl FnOnce(String) -> Acts) -> Self {
+        Self::with(Kind::Etcd, hosts, |etcd| proxy::begin(etcd.to_owned(), acts(etcd.to_owned())))
+    }
+
+    fn with(kind: Kind, hosts: usize, before: impl FnOnce(&str) -> String) -> Self {
         if kind == Kind::Etcd {
             trials::need("etcd");
         }
@@ -102,8 +112,8 @@ impl Bed {
             Kind::Keeper => text += "[pools]\nkeeper = 'h0'\n",
             Kind::Etcd => {
                 let (process, url) = start_etcd(&folder.0);
-                etcd = Some(process);
-                text += &format!("[pools]\netcd = '{url}'\nprefix = '/a-test/'\n");
+                text += &format!("[pools]\netcd = '{}'\nprefix = '/a-test/'\n", before(&url));
+                etcd = Some((process, url));
             }
         }
         let grid = folder.0.join("grid.toml");
@@ -137,17 +147,17 @@ impl Bed {
     }
 
     pub(crate) fn etcd(&mut self) -> &mut Process {
-        self.etcd.as_mut().unwrap()
+        &mut self.etcd.as_mut().unwrap().0
+    }
+
+    /// What etcdctl says to these arguments.
+    pub(crate) fn etcdctl(&self, arguments: &[&str]) -> String {
+        etcdctl(&self.etcd.as_ref().unwrap().1, arguments)
     }
 
     /// How many keys of etcd begin so.
-    pub(crate) fn keys(&mut self, prefix: &str) -> usize {
-        let text = std::fs::read_to_string(&self.grid).unwrap();
-        let url = text.split("etcd = '").nth(1).unwrap().split('\'').next().unwrap();
-        let mut command = Command::new(trials::need("etcdctl"));
-        command.env("ETCDCTL_API", "3").args(["--endpoints", url, "get", "--prefix", "--keys-only", prefix]);
-        let output = command.output().unwrap();
-        String::from_utf8(output.stdout).unwrap().lines().filter(|line| !line.is_empty()).count()
+    pub(crate) fn keys(&self, prefix: &str) -> usize {
+        self.etcdctl(&["get", "--prefix", "--keys-only", prefix]).lines().filter(|line| !line.is_empty()).count()
     }
 
     pub(crate) fn directory(&self, host: usize) -> PathBuf {
@@ -166,6 +176,14 @@ impl Bed {
     pub(crate) fn program(&self, host: usize, pool: &str) -> Program {
         Program::start(&self.directory(host), pool)
     }
+}
+
+/// What etcdctl says to these arguments, of the etcd with this URL.
+pub(crate) fn etcdctl(etcd: &str, arguments: &[&str]) -> String {
+    let mut command = Command::new(trials::need("etcdctl"));
+    let output = command.env("ETCDCTL_API", "3").args(["--endpoints", etcd]).args(arguments).output().unwrap();
+    assert!(output.status.success(), "etcdctl {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
 }
 
 /// A real etcd on loopback, and its URL.

@@ -396,7 +396,7 @@ fn without_etcd_members_are_told() {
 
 fn a_long_log_is_replaced_by_a_snapshot() {
     trials::need("etcdctl");
-    let mut bed = Bed::new(Kind::Etcd, 2);
+    let bed = Bed::new(Kind::Etcd, 2);
     let members: Vec<Membership> = (0..2).map(|n| bed.join(n, "p")).collect();
     thread::scope(|scope| {
         for member in &members {

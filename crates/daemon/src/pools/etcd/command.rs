@@ -1,8 +1,13 @@
-//! What the worker is told: by the thread of pools, by the watch, and by who keeps the lease.
+//! What the worker is told: by the thread of pools, by the watch, and by who keeps the lease; and what these threads tell.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
 
 use madrigal_pools::record::Record;
 
 use super::keys::Key;
+use crate::pools::store::Told;
 
 /// What the thread is told.
 pub(super) enum Command {
@@ -11,8 +16,8 @@ pub(super) enum Command {
     Append(String, Record),
     /// Keys have changed, as the watch of this daemon's time has it.
     Changed(u64, Vec<Changed>),
-    /// The lease of this daemon's time is lost, and why.
-    Lost(u64, String),
+    /// The lease of this daemon's time is lost. The thread of pools knows.
+    Lost(u64),
 }
 
 /// A key that changed.
@@ -31,5 +36,28 @@ impl Changed {
             Key::Record(pool) => Some(pool.clone()),
             Key::Daemon(_) => None,
         }
+    }
+}
+
+/// The ways to the thread of pools, and to the worker.
+#[derive(Clone)]
+pub(super) struct Ways {
+    pub(super) told: Sender<Told>,
+    /// Rung when something is told.
+    pub(super) bell: Arc<OwnedFd>,
+    pub(super) commands: Sender<Command>,
+}
+
+impl Ways {
+    pub(super) fn tell(&self, told: Told) {
+        if self.told.send(told).is_ok() {
+            let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+        }
+    }
+
+    /// A daemon's time is over: the thread of pools is told at once, for the worker may wait for an answer.
+    pub(super) fn lost(&self, daemon: u64, why: &str) {
+        self.tell(Told::Lost(daemon, format!("etcd, where the pools are, is lost: {why}")));
+        let _ = self.commands.send(Command::Lost(daemon));
     }
 }

@@ -6,9 +6,10 @@
 //!   PREFIX pools/NAME/snap         the pool without the records that are left in the log
 //!
 //!   the thread of pools -- commands --> worker -- Told --> the thread of pools
-//!   watcher -- what changed --> worker          keeper of the lease -- that it is lost --> worker
+//!   watcher -- what changed --> worker          keeper of the lease -- that it is lost --> worker, and the thread of pools
 //! ```
-//! A record is put by a transaction that demands the daemon's own key: who was given up can write nothing more. A snapshot replaces the log by
+//! A record is put by a transaction that demands the daemon's own key: who was given up can write nothing more. The same transaction puts
+//! that key anew: its version counts them, so that one whose answer was lost is not done twice. A snapshot replaces the log by
 //! a transaction that demands that nothing was added since. Where a daemon's key is gone, whoever sees it adds that it is lost, under a key of
 //! that name, so that it is in the log once.
 //!
@@ -41,20 +42,23 @@ pub(super) struct Etcd {
     bell: Arc<OwnedFd>,
     /// The worker, once a pool was watched.
     worker: Option<(Sender<Command>, Receiver<Told>)>,
+    /// The number of this daemon, as it watched last.
+    daemon: u64,
     /// What could not be handed to the worker.
     untold: Vec<Told>,
 }
 
 impl Etcd {
     pub(super) fn new(settings: EtcdSettings, bell: Arc<OwnedFd>) -> Self {
-        Self { settings, bell, worker: None, untold: Vec::new() }
+        Self { settings, bell, worker: None, daemon: 0, untold: Vec::new() }
     }
 
     fn command(&mut self, command: Command) {
         let ended = self.worker.as_ref().is_some_and(|(commands, _)| commands.send(command).is_err());
         if ended {
             self.worker = None;
-            self.untold.push(Told::Lost("the thread for etcd has ended: see the daemon's log".to_owned()));
+            self.untold.push(Told::Lost(self.daemon, "the thread for etcd has ended: see the daemon's log".to_owned()));
+            let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
         }
     }
 }
@@ -66,6 +70,7 @@ impl Store for Etcd {
             let commands = worker::begin(self.settings.clone(), told_tx, Arc::clone(&self.bell))?;
             self.worker = Some((commands, told_rx));
         }
+        self.daemon = daemon;
         self.command(Command::Watch(daemon, pool.to_owned()));
         Ok(())
     }

@@ -6,56 +6,49 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
-use madrigal_pools::record::{Entry, Record};
-use serde_json::json;
+use madrigal_pools::record::{Entry, Record, Refusal};
+use madrigal_sys::time::boot_ns;
+use serde_json::{Value, json};
 
-use super::client::{Client, bytes, number};
-use super::command::{Changed, Command};
+use super::client::{Client, Failed, bytes, nanoseconds, number};
+use super::command::{Changed, Command, Ways};
 use super::keys::{Key, Keys};
-use super::lease::{self, LIFE_S};
+use super::lease::{self, LIFE_S, Life};
 use super::pools::Watched;
-use super::watcher;
+use super::watcher::Watcher;
 use crate::grid::EtcdSettings;
 use crate::pools::store::Told;
 
-/// The time that a request has: less than a lease.
+/// The time that a request has at one endpoint.
 const WITHIN: Duration = Duration::from_secs(2);
+/// The pause behind one that was not answered.
+const PAUSE: Duration = Duration::from_millis(100);
+/// The time that a lease, and this daemon's own key, have to come.
+const BEGIN: Duration = Duration::from_secs(4);
 /// Records that one transaction adds; etcd allows 128 operations (`--max-txn-ops`).
 const AT_ONCE: usize = 64;
 
 struct Worker {
     client: Arc<Client>,
     keys: Keys,
-    told: Sender<Told>,
-    bell: Arc<OwnedFd>,
-    /// For the threads that it begins.
-    commands: Sender<Command>,
-    /// The number of this daemon, while it has a lease; the last one that was lost.
-    daemon: Option<u64>,
+    ways: Ways,
+    /// This daemon's time, while it has a lease; the number of the last one that was lost.
+    life: Option<Arc<Life>>,
     lost: Option<u64>,
-    /// Dropped with the lease: the threads that belong to it end.
-    life: Arc<()>,
     pools: BTreeMap<String, Watched>,
     /// The records that this daemon has added.
     count: u64,
+    /// The version of this daemon's own key: its transactions.
+    version: u64,
 }
 
 /// Begins the thread.
 pub(super) fn begin(settings: EtcdSettings, told: Sender<Told>, bell: Arc<OwnedFd>) -> Result<Sender<Command>, String> {
     let (commands, received) = channel();
     let (keys, client) = (Keys::new(&settings.prefix), Arc::new(Client::new(settings)?));
-    let mut worker = Worker {
-        client,
-        keys,
-        told,
-        bell,
-        commands: commands.clone(),
-        daemon: None,
-        lost: None,
-        life: Arc::default(),
-        pools: BTreeMap::new(),
-        count: 0,
-    };
+    let ways = Ways { told, bell, commands: commands.clone() };
+    let mut worker =
+        Worker { client, keys, ways, life: None, lost: None, pools: BTreeMap::new(), count: 0, version: 0 };
     let begun = std::thread::Builder::new().name("pools-etcd".to_owned()).spawn(move || worker.run(&received));
     begun.map_err(|error| error.to_string())?;
     Ok(commands)
@@ -82,6 +75,7 @@ impl Worker {
     }
 
     fn handle(&mut self, command: Command) {
+        let own = self.life.as_ref().map(|life| life.daemon);
         match command {
             Command::Watch(daemon, _) if self.lost == Some(daemon) => {}
             Command::Watch(daemon, pool) => {
@@ -95,91 +89,145 @@ impl Worker {
                 }
                 self.settle(&pool);
             }
-            Command::Changed(daemon, changed) if self.daemon == Some(daemon) => {
+            Command::Changed(daemon, changed) if own == Some(daemon) => {
                 let pools: BTreeSet<String> = changed.iter().filter_map(Changed::pool).collect();
                 changed.into_iter().for_each(|changed| self.change(changed));
                 pools.iter().for_each(|pool| self.settle(pool));
             }
-            Command::Lost(daemon, why) if self.daemon == Some(daemon) => self.lose(daemon, &why),
-            Command::Changed(..) | Command::Lost(..) | Command::Append(..) => {}
+            Command::Lost(daemon) if own == Some(daemon) => self.end_life(),
+            Command::Changed(..) | Command::Lost(_) | Command::Append(..) => {}
         }
     }
 
-    fn tell(&self, told: Told) {
-        if self.told.send(told).is_ok() {
-            let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+    fn end_life(&mut self) {
+        if let Some(life) = self.life.take() {
+            life.end();
+            self.lost = Some(life.daemon);
         }
+        self.pools.clear();
     }
 
     fn lose(&mut self, daemon: u64, why: &str) {
-        (self.daemon, self.lost, self.life) = (None, Some(daemon), Arc::default());
-        self.pools.clear();
-        self.tell(Told::Lost(format!("etcd, where the pools are, is lost: {why}")));
+        self.end_life();
+        self.lost = Some(daemon);
+        self.ways.lost(daemon, why);
     }
 
-    /// Begins to watch a pool, as this daemon.
-    fn watch(&mut self, daemon: u64, pool: String) -> Result<(), String> {
-        if self.daemon != Some(daemon) {
-            self.begin_life(daemon)?;
+    /// Asks until etcd answers, or refuses for good, or a time is over that may be put off.
+    fn ask(&self, path: &str, body: &Value, until: impl Fn() -> u64) -> Result<Value, Failed> {
+        loop {
+            let answer = self.client.post(path, body, WITHIN, until());
+            if matches!(answer, Ok(_) | Err(Failed::Refused(_))) || boot_ns() + nanoseconds(PAUSE) >= until() {
+                return answer;
+            }
+            std::thread::sleep(PAUSE);
         }
-        let answer = self.client.post("/v3/kv/txn", &Watched::request(&self.keys, &pool), WITHIN)?;
-        let (watched, daemons) = Watched::read(&answer)?;
+    }
+
+    /// Begins to watch a pool, as this daemon. An error: why the daemon is lost.
+    fn watch(&mut self, daemon: u64, pool: String) -> Result<(), String> {
+        let life = match &self.life {
+            Some(life) if life.daemon == daemon => Arc::clone(life),
+            _ => self.begin_life(daemon).map_err(|failed| failed.to_string())?,
+        };
+        let answer = match self.ask("/v3/kv/txn", &Watched::request(&self.keys, &pool), || life.until()) {
+            Err(Failed::Refused(why)) => return Ok(self.refuse(pool, &why)),
+            other => other.map_err(|failed| failed.to_string())?,
+        };
+        let (watched, daemons) = match Watched::read(&answer) {
+            Ok(read) => read,
+            Err(why) => return Ok(self.refuse(pool, &why)),
+        };
         let mut gone: Vec<u64> = watched.pool.daemons().collect();
         gone.dedup();
         gone.retain(|member| !daemons.contains(&self.keys.daemon(*member)));
-        self.tell(Told::Snapshot(pool.clone(), watched.pool.clone()));
+        self.ways.tell(Told::Snapshot(pool.clone(), watched.pool.clone()));
         self.pools.insert(pool.clone(), watched);
         gone.into_iter().for_each(|lost| self.add_lost(&pool, lost));
         Ok(())
     }
 
+    /// A pool cannot be read: that is no matter of the others.
+    fn refuse(&mut self, pool: String, why: &str) {
+        self.pools.remove(&pool);
+        let why = format!("pool {pool} in etcd cannot be read: {why}");
+        self.ways.tell(Told::Refused(pool, Refusal::Store(why)));
+    }
+
     /// Takes a lease for this daemon, and watches everything from then on.
-    fn begin_life(&mut self, daemon: u64) -> Result<(), String> {
-        (self.daemon, self.life) = (None, Arc::default());
-        self.pools.clear();
-        let granted = self.client.post("/v3/lease/grant", &json!({"TTL": LIFE_S.to_string()}), WITHIN)?;
-        let lease = number(&granted["ID"]);
-        let put = json!({"key": bytes(self.keys.daemon(daemon)), "value": "", "lease": lease.to_string()});
-        let answer = self.client.post("/v3/kv/put", &put, WITHIN)?;
-        let revision = number(&answer["header"]["revision"]) + 1;
-        let life = || Arc::downgrade(&self.life);
-        lease::begin(&self.client, lease, (daemon, life()), &self.commands)?;
-        watcher::begin(&self.client, &self.keys, revision, (daemon, life()), &self.commands)?;
-        (self.daemon, self.count) = (Some(daemon), 0);
-        Ok(())
+    fn begin_life(&mut self, daemon: u64) -> Result<Arc<Life>, Failed> {
+        self.end_life();
+        let end = boot_ns() + nanoseconds(BEGIN);
+        let ttl = json!({"TTL": LIFE_S.to_string()});
+        let (sent, granted) = loop {
+            // The lease counts from when it was asked for.
+            let sent = boot_ns();
+            match self.ask("/v3/lease/grant", &ttl, || sent + nanoseconds(WITHIN)) {
+                Ok(granted) => break (sent, granted),
+                Err(Failed::Unanswered(_) | Failed::Login(_)) if boot_ns() < end => std::thread::sleep(PAUSE),
+                Err(failed) => return Err(failed),
+            }
+        };
+        let life = Arc::new(Life::new(daemon, number(&granted["ID"]), sent));
+        lease::begin(&self.client, &life, &self.ways).map_err(Failed::Refused)?;
+        // Whatever fails from here on ends it.
+        (self.life, self.version, self.count) = (Some(Arc::clone(&life)), 1, 0);
+        let own = bytes(self.keys.daemon(daemon));
+        let put = json!({
+            "compare": [version(&self.keys.daemon(daemon), 0)],
+            "success": [{"request_put": {"key": own, "value": "", "lease": life.lease.to_string()}}],
+            "failure": [{"request_range": {"key": own, "keys_only": true}}],
+        });
+        let answer = self.ask("/v3/kv/txn", &put, || life.until().min(end))?;
+        let watcher = Watcher {
+            client: Arc::clone(&self.client),
+            keys: self.keys.clone(),
+            revision: number(&answer["header"]["revision"]) + 1,
+            life: Arc::clone(&life),
+            ways: self.ways.clone(),
+        };
+        watcher.begin().map_err(Failed::Refused)?;
+        Ok(life)
     }
 
     /// Adds records, in their order.
     fn append(&mut self, records: &mut Vec<(String, Record)>) {
-        let Some(daemon) = self.daemon else { return records.clear() };
+        let Some(life) = self.life.clone() else { return records.clear() };
         let mut puts = Vec::new();
-        for (pool, record) in records.drain(..).filter(|(_, record)| record.daemon == daemon) {
-            self.count += 1;
-            puts.push((self.keys.record(&pool, daemon, self.count), record));
+        for (pool, record) in records.drain(..) {
+            // Of a pool that was refused nobody is to be a member.
+            if record.daemon == life.daemon && self.pools.contains_key(&pool) {
+                self.count += 1;
+                puts.push((self.keys.record(&pool, life.daemon, self.count), record));
+            }
         }
         for some in puts.chunks(AT_ONCE) {
-            if let Err(why) = self.put(daemon, some) {
-                return self.lose(daemon, &why);
+            if let Err(why) = self.put(&life, some, None) {
+                return self.lose(life.daemon, &why);
             }
         }
     }
 
-    /// Puts records under keys that are new, if etcd has not given this daemon up.
-    fn put(&self, daemon: u64, records: &[(String, Record)]) -> Result<(), String> {
-        let is = |key: &str, result: &str, version: &str| json!({"key": bytes(key), "target": "VERSION", "result": result, "version": version});
-        let own = self.keys.daemon(daemon);
-        let mut compare = vec![is(&own, "GREATER", "0")];
-        compare.extend(records.iter().take(1).map(|(key, _)| is(key, "EQUAL", "0")));
-        let success = records.iter().map(|(key, record)| {
+    /// Puts records, if etcd has not given this daemon up; unless that key is there already. The daemon's own key counts these transactions,
+    /// so that one is not done twice when its answer was lost. An error: why the daemon is lost.
+    fn put(&mut self, life: &Life, records: &[(String, Record)], unless: Option<&str>) -> Result<(), String> {
+        let own = self.keys.daemon(life.daemon);
+        let mut compare = vec![version(&own, self.version)];
+        compare.extend(unless.map(|key| version(key, 0)));
+        let puts = records.iter().map(|(key, record)| {
             let value = postcard::to_stdvec(record).unwrap_or_default();
             json!({"request_put": {"key": bytes(key), "value": bytes(value)}})
         });
+        let counted = json!({"request_put": {"key": bytes(&own), "ignore_lease": true}});
+        let success: Vec<Value> = puts.chain([counted]).collect();
         let look = json!({"request_range": {"key": bytes(&own), "keys_only": true}});
-        let request = json!({"compare": compare, "success": success.collect::<Vec<_>>(), "failure": [look]});
-        let answer = self.client.post("/v3/kv/txn", &request, WITHIN)?;
-        // Else the records are there: an endpoint had done it, and its answer was lost.
-        let is_known = number(&answer["responses"][0]["response_range"]["count"]) > 0;
-        if answer["succeeded"].as_bool() == Some(true) || is_known {
+        let request = json!({"compare": compare, "success": success, "failure": [look]});
+        let answer = self.ask("/v3/kv/txn", &request, || life.until()).map_err(|failed| failed.to_string())?;
+        let there = number(&answer["responses"][0]["response_range"]["kvs"][0]["version"]);
+        if answer["succeeded"].as_bool() == Some(true) || there == self.version + 1 {
+            self.version += 1;
+            Ok(())
+        } else if there == self.version && unless.is_some() {
             Ok(())
         } else {
             Err("etcd has let the lease of this daemon run out".to_owned())
@@ -188,10 +236,11 @@ impl Worker {
 
     /// Adds that a daemon is lost, unless another one has.
     fn add_lost(&mut self, pool: &str, lost: u64) {
-        let Some(daemon) = self.daemon else { return };
-        let record = Record { daemon, session: 0, request: 0, entry: Entry::Lost { daemon: lost } };
-        if let Err(why) = self.put(daemon, &[(self.keys.lost(pool, lost), record)]) {
-            self.lose(daemon, &why);
+        let Some(life) = self.life.clone() else { return };
+        let record = Record { daemon: life.daemon, session: 0, request: 0, entry: Entry::Lost { daemon: lost } };
+        let key = self.keys.lost(pool, lost);
+        if let Err(why) = self.put(&life, &[(key.clone(), record)], Some(&key)) {
+            self.lose(life.daemon, &why);
         }
     }
 
@@ -208,7 +257,7 @@ impl Worker {
                 // What is no record is passed over by all alike.
                 let (Some(watched), Ok(record)) = (watched, postcard::from_bytes::<Record>(&value)) else { return };
                 watched.apply(changed.key, changed.revision, &record);
-                self.tell(Told::Record(pool, record));
+                self.ways.tell(Told::Record(pool, record));
             }
             (Key::Daemon(_), Some(_)) | (Key::Record(_), None) => {}
         }
@@ -216,16 +265,22 @@ impl Worker {
 
     /// Replaces a log that is long, and lets go of a pool that is forgotten, once no program of this host is in it.
     fn settle(&mut self, name: &str) {
-        let Some(daemon) = self.daemon else { return };
+        let Some(life) = self.life.clone() else { return };
+        let daemon = life.daemon;
         let Some(watched) = self.pools.get_mut(name) else { return };
         let wrote_last = watched.last_is_of(&self.keys.record(name, daemon, 0));
         if watched.is_long() && (wrote_last || watched.pool.is_empty()) {
             let request = watched.shorten(&self.keys, name);
             // Whether it was done or not: another daemon does it, or this one with the next records.
-            let _ = self.client.post("/v3/kv/txn", &request, WITHIN);
+            let _ = self.client.post("/v3/kv/txn", &request, WITHIN, life.until());
         }
         if watched.forgotten && !watched.pool.daemons().any(|other| other == daemon) {
             self.pools.remove(name);
         }
     }
+}
+
+/// Demands that a key has this version; 0 where it is not there.
+fn version(key: &str, version: u64) -> Value {
+    json!({"key": bytes(key), "target": "VERSION", "result": "EQUAL", "version": version.to_string()})
 }
