@@ -226,7 +226,7 @@ impl Front {
             session.leaves = true;
         }
         let result = applied.result.clone().map(drop);
-        connections.send(token, &Reply::Answer { number: record.request, result });
+        session.answer(token, Reply::Answer { number: record.request, result }, connections);
     }
 
     /// Members of this host that are dead for the pool, though their programs live: their daemon was taken for lost.

@@ -32,6 +32,8 @@ pub(super) struct Session {
     pub(super) unanswered: usize,
     /// Events that it has missed since it reads too slowly.
     missed: u64,
+    /// Answers that wait for what it has missed: an answer comes behind all that led to it.
+    owed: Vec<Reply>,
     /// Nothing is read from it.
     paused: bool,
 }
@@ -46,20 +48,72 @@ impl Session {
         }
     }
 
+    /// Answers it, or owes it the answer.
+    pub(super) fn answer(&mut self, token: Token, reply: Reply, connections: &mut Connections) {
+        if self.missed > 0 {
+            self.owed.push(reply);
+        } else {
+            connections.send(token, &reply);
+        }
+    }
+
     /// Once it has read all, what it missed is made good.
     pub(super) fn catch_up(&mut self, token: Token, view: &View, connections: &mut Connections) {
         if self.missed > 0 && connections.waiting(token) == 0 {
             let count = core::mem::take(&mut self.missed);
             connections.send(token, &Reply::Missed { count, view: view.clone() });
+            self.owed.drain(..).for_each(|reply| connections.send(token, &reply));
         }
     }
 
     /// Stops reading from it, or goes on. Returns whether it goes on.
     pub(super) fn balance(&mut self, token: Token, connections: &mut Connections) -> bool {
-        let paused = self.unanswered >= UNANSWERED || connections.waiting(token) > WAITING;
+        let paused = self.unanswered + self.owed.len() >= UNANSWERED || connections.waiting(token) > WAITING;
         let goes_on = self.paused && !paused;
         self.paused = paused;
         connections.pause(token, paused);
         goes_on
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read as _;
+    use std::os::unix::net::UnixStream;
+    use std::sync::Arc;
+
+    use madrigal_pools::Change;
+    use madrigal_pools::wire::{LONGEST_REPLY, decode};
+    use rustix::event::epoll;
+
+    use super::*;
+    use crate::pools::connections::Kind;
+
+    #[test]
+    fn an_answer_comes_behind_what_was_missed() {
+        let (ours, mut its) = UnixStream::pair().unwrap();
+        let set = Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC).unwrap());
+        let mut connections = Connections::new(set);
+        let token = connections.add(Kind::Program, ours.into(), None, Vec::new()).unwrap();
+        let mut session = Session::default();
+        let text = "x".repeat(4000);
+        for number in 0..600 {
+            let event = Event { number, change: Change::Signal { from: 0, text: text.clone() } };
+            session.tell(token, &event, &mut connections);
+        }
+        session.answer(token, Reply::Answer { number: 7, result: Ok(()) }, &mut connections);
+        let (mut inbox, mut replies) = (Vec::new(), Vec::new());
+        its.set_nonblocking(true).unwrap();
+        while !matches!(replies.last(), Some(Reply::Answer { .. })) {
+            connections.flush_all();
+            session.catch_up(token, &View::default(), &mut connections);
+            let _ = its.read_to_end(&mut inbox);
+            while let Some((reply, whole)) = decode::<Reply>(&inbox, LONGEST_REPLY).unwrap() {
+                replies.push(reply);
+                inbox.drain(..whole);
+            }
+        }
+        let behind = &replies[replies.len() - 2];
+        assert!(matches!(behind, Reply::Missed { count: 1.., .. }), "{behind:?}");
     }
 }
