@@ -249,6 +249,7 @@ impl Membership {
 
     /// Sends a request. Returns its number.
     fn ask(&self, entry: Entry) -> Result<u64, PoolError> {
+        limits::check(&entry)?;
         let mut shared = self.lock();
         if let Some(why) = &shared.dead {
             return Err(PoolError::Lost(why.clone()));

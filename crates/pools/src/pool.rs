@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::limits::{self, is_name};
+use crate::limits;
 use crate::record::{Entry, Record, Refusal};
 use crate::view::{Change, Event, Member, MemberId, View};
 
@@ -94,6 +94,7 @@ impl Pool {
     }
 
     fn request(&mut self, me: MemberId, entry: &Entry, events: &mut Events) -> Result<(), Refusal> {
+        limits::check(entry)?;
         match entry {
             Entry::Leave => self.end(me, true, events),
             Entry::Died => self.end(me, false, events),
@@ -112,7 +113,8 @@ impl Pool {
 
     fn join(&mut self, session: Session, entry: &Entry, events: &mut Events) -> Result<MemberId, Refusal> {
         let Entry::Join { size, rank, location, blob } = entry else { return Err(Refusal::NotMember) };
-        self.check_join(*size, *rank, location, blob)?;
+        self.check_join(*size, *rank)?;
+        limits::check(entry)?;
         self.take_room(limits::ENTRY + location.len() + blob.len())?;
         let member = self.next_member;
         self.next_member += 1;
@@ -127,7 +129,7 @@ impl Pool {
         Ok(member)
     }
 
-    fn check_join(&self, size: Option<u32>, rank: Option<u32>, location: &str, blob: &[u8]) -> Result<(), Refusal> {
+    fn check_join(&self, size: Option<u32>, rank: Option<u32>) -> Result<(), Refusal> {
         let view = &self.view;
         let kind = |size: Option<u32>| size.map_or("open".to_owned(), |size| format!("a closed one of {size} members"));
         if view.terminated {
@@ -144,9 +146,6 @@ impl Pool {
         }
         if view.members.len() >= limits::MEMBERS {
             return Err(Refusal::Full(format!("it has {} members", limits::MEMBERS)));
-        }
-        if blob.len() > limits::TEXT || location.len() > limits::LOCATION {
-            return Err(Refusal::Invalid(format!("a member brings at most {} bytes along", limits::TEXT)));
         }
         let mut ranks = view.members.values().map(|member| member.rank);
         let why = match rank {
@@ -180,7 +179,6 @@ impl Pool {
     }
 
     fn elect(&mut self, me: MemberId, name: &str, for_life: bool, events: &mut Events) -> Result<(), Refusal> {
-        check_name(name)?;
         match self.view.elections.get(name) {
             Some(election) if election.for_life != for_life => {
                 let rule = if election.for_life { "stays for the pool's life" } else { "is followed by another one" };
@@ -198,9 +196,6 @@ impl Pool {
     }
 
     fn signal(&mut self, from: MemberId, to: &[MemberId], text: &str, events: &mut Events) -> Result<(), Refusal> {
-        if text.len() > limits::TEXT || to.len() > limits::MEMBERS {
-            return Err(Refusal::Invalid(format!("a signal is a text of {} bytes at most", limits::TEXT)));
-        }
         if let Some(missing) = to.iter().find(|member| !self.view.members.contains_key(member)) {
             return Err(Refusal::NoMember(*missing));
         }
@@ -216,10 +211,6 @@ impl Pool {
         value: Option<&[u8]>,
         events: &mut Events,
     ) -> Result<(), Refusal> {
-        check_name(key)?;
-        if value.is_some_and(|value| value.len() > limits::TEXT) {
-            return Err(Refusal::Invalid(format!("a value has {} bytes at most", limits::TEXT)));
-        }
         let attributes = match of {
             Some(member) => self.view.members.get(&member).map(|member| &member.attributes),
             None => Some(&self.view.attributes),
@@ -245,11 +236,3 @@ impl Pool {
 }
 
 type Events = Vec<(Event, Option<Vec<MemberId>>)>;
-
-fn check_name(name: &str) -> Result<(), Refusal> {
-    let wrong = || {
-        let cut: String = name.chars().take(limits::NAME).collect();
-        Refusal::Invalid(format!("`{cut}` is no name: 1 to {} letters, digits and . _ - : @", limits::NAME))
-    };
-    if is_name(name) { Ok(()) } else { Err(wrong()) }
-}

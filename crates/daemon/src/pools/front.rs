@@ -91,7 +91,8 @@ impl Front {
             Entry::Join { location, .. } if session.pool.is_none() => {
                 location.clone_from(&self.location);
                 session.joining = Some(number);
-                if let Err(why) = self.open(token, &pool, store, connections) {
+                let opened = limits::check(&entry).and_then(|()| self.open(token, &pool, store, connections));
+                if let Err(why) = opened {
                     connections.send(token, &Reply::Answer { number, result: Err(why) });
                     self.sessions.remove(&token);
                     connections.close(token);
@@ -104,6 +105,10 @@ impl Front {
             _ => {}
         }
         let Some(session) = self.sessions.get_mut(&token) else { return Ok(()) };
+        if let Err(why) = limits::check(&entry) {
+            session.answer(token, Reply::Answer { number, result: Err(why) }, connections);
+            return Ok(());
+        }
         session.unanswered += 1;
         let pool = session.pool.clone().unwrap_or_default();
         store.append(&pool, Record { daemon: self.daemon, session: token, request: number, entry }, connections);

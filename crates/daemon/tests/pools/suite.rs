@@ -227,6 +227,10 @@ fn attributes_are_known_to_all(kind: Kind) {
     assert!(
         first.set(false, "a b", Some(b""), soon()).is_err() && first.set(false, "k", Some(&[0; 4097]), soon()).is_err()
     );
+    // Longer than a request may be, too: that does not end the membership.
+    let long = first.set(false, "k", Some(&[0; 100_000]), soon()).unwrap_err();
+    assert!(matches!(long, PoolError::Refused(Refusal::Invalid(_))), "{long}");
+    first.set(false, "k", Some(b"1"), soon()).unwrap();
 }
 
 fn who_terminates_ends_the_wait_of_all(kind: Kind) {

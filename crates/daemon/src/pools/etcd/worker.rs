@@ -27,6 +27,8 @@ const PAUSE: Duration = Duration::from_millis(100);
 const BEGIN: Duration = Duration::from_secs(4);
 /// Records that one transaction adds; etcd allows 128 operations (`--max-txn-ops`).
 const AT_ONCE: usize = 64;
+/// Bytes of their values; etcd allows 1.5 MiB in all (`--max-request-bytes`).
+const BYTES: usize = 512 << 10;
 
 struct Worker {
     client: Arc<Client>,
@@ -198,10 +200,10 @@ impl Worker {
             // Of a pool that was refused nobody is to be a member.
             if record.daemon == life.daemon && self.pools.contains_key(&pool) {
                 self.count += 1;
-                puts.push((self.keys.record(&pool, life.daemon, self.count), record));
+                puts.push((self.keys.record(&pool, life.daemon, self.count), value(&record)));
             }
         }
-        for some in puts.chunks(AT_ONCE) {
+        for some in cut(&puts) {
             if let Err(why) = self.put(&life, some, None) {
                 return self.lose(life.daemon, &why);
             }
@@ -210,14 +212,12 @@ impl Worker {
 
     /// Puts records, if etcd has not given this daemon up; unless that key is there already. The daemon's own key counts these transactions,
     /// so that one is not done twice when its answer was lost. An error: why the daemon is lost.
-    fn put(&mut self, life: &Life, records: &[(String, Record)], unless: Option<&str>) -> Result<(), String> {
+    fn put(&mut self, life: &Life, records: &[Put], unless: Option<&str>) -> Result<(), String> {
         let own = self.keys.daemon(life.daemon);
         let mut compare = vec![version(&own, self.version)];
         compare.extend(unless.map(|key| version(key, 0)));
-        let puts = records.iter().map(|(key, record)| {
-            let value = postcard::to_stdvec(record).unwrap_or_default();
-            json!({"request_put": {"key": bytes(key), "value": bytes(value)}})
-        });
+        let puts =
+            records.iter().map(|(key, value)| json!({"request_put": {"key": bytes(key), "value": bytes(value)}}));
         let counted = json!({"request_put": {"key": bytes(&own), "ignore_lease": true}});
         let success: Vec<Value> = puts.chain([counted]).collect();
         let look = json!({"request_range": {"key": bytes(&own), "keys_only": true}});
@@ -239,7 +239,7 @@ impl Worker {
         let Some(life) = self.life.clone() else { return };
         let record = Record { daemon: life.daemon, session: 0, request: 0, entry: Entry::Lost { daemon: lost } };
         let key = self.keys.lost(pool, lost);
-        if let Err(why) = self.put(&life, &[(key.clone(), record)], Some(&key)) {
+        if let Err(why) = self.put(&life, &[(key.clone(), value(&record))], Some(&key)) {
             self.lose(life.daemon, &why);
         }
     }
@@ -283,4 +283,43 @@ impl Worker {
 /// Demands that a key has this version; 0 where it is not there.
 fn version(key: &str, version: u64) -> Value {
     json!({"key": bytes(key), "target": "VERSION", "result": "EQUAL", "version": version.to_string()})
+}
+
+/// A key, and what is put there.
+type Put = (String, Vec<u8>);
+
+fn value(record: &Record) -> Vec<u8> {
+    // Numbers, texts and lists of them: this cannot fail.
+    postcard::to_stdvec(record).unwrap_or_default()
+}
+
+/// Cuts them into what one transaction takes.
+fn cut(mut puts: &[Put]) -> Vec<&[Put]> {
+    let mut all = Vec::new();
+    while !puts.is_empty() {
+        let mut bytes = 0;
+        let fits = puts.iter().take(AT_ONCE).take_while(|(_, value)| {
+            bytes += value.len();
+            bytes <= BYTES
+        });
+        let (some, rest) = puts.split_at(fits.count().max(1));
+        all.push(some);
+        puts = rest;
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_transaction_has_so_many_records_and_bytes() {
+        let puts = |sizes: &[usize]| sizes.iter().map(|size| (String::new(), vec![0; *size])).collect::<Vec<Put>>();
+        let cuts = |puts: &[Put]| cut(puts).iter().map(|some| some.len()).collect::<Vec<_>>();
+        assert_eq!(cuts(&puts(&[10; 150])), [64, 64, 22]);
+        assert_eq!(cuts(&puts(&[60 << 10; 20])), [8, 8, 4]);
+        assert_eq!(cuts(&puts(&[1, BYTES + 1, 1])), [1, 1, 1]);
+        assert!(cuts(&[]).is_empty());
+    }
 }
