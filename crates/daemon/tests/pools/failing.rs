@@ -4,17 +4,22 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use madrigal_pools::client::Told;
-use madrigal_pools::{Change, Membership};
+use madrigal_pools::{Change, Membership, Wish};
 use madrigal_tests::trials;
 use serde_json::Value;
 
-use crate::bed::{Bed, etcdctl, soon};
+use crate::bed::{Bed, Kind, etcdctl, soon, until};
 use crate::proxy::{Act, puts};
 
 /// Of etcd.
 pub(crate) const TESTS: &[(&str, fn())] = &[
     ("a_record_whose_answer_is_lost_is_not_added_twice", a_record_whose_answer_is_lost_is_not_added_twice),
     ("members_outlive_requests_that_fail_for_now", members_outlive_requests_that_fail_for_now),
+    ("an_idle_pool_outlives_a_compaction", an_idle_pool_outlives_a_compaction),
+    ("a_watch_that_is_refused_is_made_again", a_watch_that_is_refused_is_made_again),
+    ("nonsense_in_a_log_is_passed_over", nonsense_in_a_log_is_passed_over),
+    ("a_pool_that_cannot_be_read_is_refused_alone", a_pool_that_cannot_be_read_is_refused_alone),
+    ("a_log_is_replaced_though_that_failed_once", a_log_is_replaced_though_that_failed_once),
 ];
 
 /// The texts of the signals that a member is told, up to this one.
@@ -75,4 +80,88 @@ fn members_outlive_requests_that_fail_for_now() {
         members[0].signal(&[], text, soon()).unwrap();
     }
     assert_eq!(signals(&members[1], "last"), ["one", "two", "last"]);
+}
+
+fn an_idle_pool_outlives_a_compaction() {
+    trials::need("etcdctl");
+    let watches = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&watches);
+    let bed = Bed::behind(1, move |_| {
+        Box::new(move |path: &str, _: &Value| {
+            count.fetch_add(usize::from(path == "/v3/watch"), Ordering::Relaxed);
+            Act::Pass
+        })
+    });
+    let member = bed.join(0, "p");
+    until("the member is watched", || watches.load(Ordering::Relaxed) == 1);
+    for _ in 0..20 {
+        bed.etcdctl(&["put", "/foreign", "x"]);
+    }
+    let status = bed.etcdctl(&["get", "/foreign", "--write-out=json"]);
+    let revision = serde_json::from_str::<Value>(&status).unwrap()["header"]["revision"].as_u64().unwrap();
+    bed.etcdctl(&["compact", &revision.to_string()]);
+    until("the watch was made anew", || watches.load(Ordering::Relaxed) > 1);
+    member.signal(&[], "here", soon()).unwrap();
+    assert_eq!(signals(&member, "here"), ["here"]);
+}
+
+fn a_watch_that_is_refused_is_made_again() {
+    let count = AtomicUsize::new(0);
+    let bed = Bed::behind(1, move |_| {
+        Box::new(move |path: &str, _: &Value| match path {
+            "/v3/watch" if count.fetch_add(1, Ordering::Relaxed) < 5 => {
+                Act::Answer(r#"{"result":{"canceled":true,"cancel_reason":"rpc error: permission denied"}}"#)
+            }
+            _ => Act::Pass,
+        })
+    });
+    let member = bed.join(0, "p");
+    member.signal(&[], "here", soon()).unwrap();
+}
+
+fn nonsense_in_a_log_is_passed_over() {
+    trials::need("etcdctl");
+    let bed = Bed::new(Kind::Etcd, 2);
+    let first = bed.join(0, "p");
+    bed.etcdctl(&["put", "/a-test/pools/p/log/0-0", "what is that?"]);
+    first.set(false, "a", Some(b"1"), soon()).unwrap();
+    let second = bed.join(1, "p");
+    second.set(false, "b", Some(b"2"), soon()).unwrap();
+    assert_eq!(second.view(|view| (view.members.len(), view.attributes.len())), (2, 2));
+    first.leave(soon()).unwrap();
+    second.leave(soon()).unwrap();
+    until("nothing is left", || bed.keys("/a-test/pools/") == 0);
+}
+
+fn a_pool_that_cannot_be_read_is_refused_alone() {
+    trials::need("etcdctl");
+    let bed = Bed::new(Kind::Etcd, 1);
+    let member = bed.join(0, "p");
+    bed.etcdctl(&["put", "/a-test/pools/q/snap", "what is that?"]);
+    let refused = bed.try_join(0, Wish { pool: "q".to_owned(), ..Wish::default() }).unwrap_err();
+    assert!(refused.to_string().starts_with("pool q in etcd cannot be read: "), "{refused}");
+    member.signal(&[], "here", soon()).unwrap();
+    // Nothing was added to it meanwhile.
+    assert_eq!(bed.keys("/a-test/pools/q/"), 1);
+    bed.etcdctl(&["del", "/a-test/pools/q/snap"]);
+    bed.join(0, "q");
+}
+
+fn a_log_is_replaced_though_that_failed_once() {
+    trials::need("etcdctl");
+    let count = AtomicUsize::new(0);
+    let bed = Bed::behind(1, move |_| {
+        Box::new(move |_: &str, body: &Value| {
+            let is_snapshot = puts(body).iter().any(|(key, _)| key.ends_with("/snap"));
+            if is_snapshot && count.fetch_add(1, Ordering::Relaxed) == 0 {
+                return Act::Answer(r#"{"header":{"revision":"9"},"responses":[]}"#);
+            }
+            Act::Pass
+        })
+    });
+    let member = bed.join(0, "p");
+    for round in 0..700u32 {
+        member.set(true, "round", Some(&round.to_le_bytes()), soon()).unwrap();
+    }
+    until("the log is replaced", || bed.keys("/a-test/pools/p/log/") < 512);
 }

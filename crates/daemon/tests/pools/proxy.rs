@@ -13,6 +13,8 @@ pub(crate) enum Act {
     Pass,
     /// It is answered with this status and text, and etcd does not see it.
     Refuse(u16, &'static str),
+    /// It is answered with this, and etcd does not see it.
+    Answer(&'static str),
     /// etcd does it; then this is done, and the answer is lost.
     Lose(Box<dyn FnOnce() + Send>),
 }
@@ -55,13 +57,14 @@ fn serve(mut client: TcpStream, etcd: &str, acts: &Mutex<Acts>) -> std::io::Resu
     lines.read_exact(&mut body)?;
     let path = head.first().and_then(|line| line.split(' ').nth(1)).unwrap_or_default().to_owned();
     let act = acts.lock().unwrap()(&path, &serde_json::from_slice(&body).unwrap_or_default());
-    if let Act::Refuse(status, text) = act {
-        let answer = format!("{{\"error\":\"{text}\",\"code\":14,\"message\":\"{text}\"}}");
-        let length = answer.len();
-        return write!(
-            client,
-            "HTTP/1.1 {status} No\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{answer}"
-        );
+    let answer = match &act {
+        Act::Refuse(status, text) => Some((*status, format!("{{\"error\":\"{text}\",\"message\":\"{text}\"}}"))),
+        Act::Answer(text) => Some((200, (*text).to_owned())),
+        Act::Pass | Act::Lose(_) => None,
+    };
+    if let Some((status, text)) = answer {
+        let length = text.len();
+        return write!(client, "HTTP/1.1 {status} X\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{text}");
     }
     let mut server = TcpStream::connect(etcd.trim_start_matches("http://"))?;
     server.write_all(format!("{}Connection: close\r\n\r\n", head.concat()).as_bytes())?;

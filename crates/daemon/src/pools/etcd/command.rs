@@ -16,6 +16,8 @@ pub(super) enum Command {
     Append(String, Record),
     /// Keys have changed, as the watch of this daemon's time has it.
     Changed(u64, Vec<Changed>),
+    /// It is time that something changes: see [`super::watcher`].
+    Touch(u64),
     /// The lease of this daemon's time is lost. The thread of pools knows.
     Lost(u64),
 }

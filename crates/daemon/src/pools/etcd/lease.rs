@@ -8,7 +8,7 @@ use madrigal_sys::time::boot_ns;
 use serde_json::json;
 
 use super::client::{Client, nanoseconds, number};
-use super::command::Ways;
+use super::command::{Command, Ways};
 
 /// How long etcd keeps a daemon that is silent, in seconds.
 pub(super) const LIFE_S: u64 = 5;
@@ -18,6 +18,8 @@ const EVERY: Duration = Duration::from_millis(1000);
 /// The pause behind a renewal that failed.
 const AGAIN: Duration = Duration::from_millis(250);
 const WITHIN: Duration = Duration::from_millis(1000);
+/// Renewals after which the daemon's own key is touched.
+pub(super) const TOUCHED: u64 = 5;
 
 /// A daemon's time in etcd, under one number and one lease.
 pub(super) struct Life {
@@ -69,7 +71,7 @@ pub(super) fn begin(client: &Arc<Client>, life: &Arc<Life>, ways: &Ways) -> Resu
 fn keep(client: &Client, life: &Life, ways: &Ways) {
     let id = json!({"ID": life.lease.to_string()});
     let mut why = format!("this process did not run for {} s", COUNTED.as_secs());
-    let mut pause = EVERY;
+    let (mut pause, mut renewals) = (EVERY, 0);
     loop {
         let left = life.until().saturating_sub(boot_ns());
         std::thread::sleep(pause.min(Duration::from_nanos(left)));
@@ -87,6 +89,10 @@ fn keep(client: &Client, life: &Life, ways: &Ways) {
             Ok(answer) if number(&answer["result"]["TTL"]) > 0 => {
                 life.renew(sent);
                 pause = EVERY;
+                renewals += 1;
+                if renewals % TOUCHED == 0 {
+                    let _ = ways.commands.send(Command::Touch(life.daemon));
+                }
             }
             Ok(_) => {
                 "etcd has let its lease run out".clone_into(&mut why);

@@ -13,6 +13,8 @@
 //! a transaction that demands that nothing was added since. Where a daemon's key is gone, whoever sees it adds that it is lost, under a key of
 //! that name, so that it is in the log once.
 //!
+//! A daemon touches its own key now and then: so a watch is never far behind the revisions that an etcd may forget that others use, too.
+//!
 //! etcd speaks gRPC, and JSON over HTTP 1.1 by its own gateway (etcd.io, "Why gRPC gateway"). The latter needs no async runtime: `ureq`.
 
 mod client;

@@ -9,6 +9,8 @@ use super::keys::{Keys, range_end};
 
 /// Records in a log before a snapshot replaces them.
 const LOGGED: usize = 512;
+/// Records behind an attempt at that before the next one.
+const AGAIN: usize = 64;
 
 /// A pool as the worker knows it.
 pub(super) struct Watched {
@@ -20,6 +22,8 @@ pub(super) struct Watched {
     /// The key and revision of the last record, and how many there are in the log.
     last: (String, u64),
     logged: usize,
+    /// How many are long.
+    long: usize,
 }
 
 impl Watched {
@@ -48,38 +52,47 @@ impl Watched {
         let log = kvs(1).iter().map(|kv| (number(&kv["mod_revision"]), decoded(&kv["key"]), decoded(&kv["value"])));
         let mut log: Vec<(u64, Vec<u8>, Vec<u8>)> = log.collect();
         log.sort();
-        for (_, _, value) in &log {
-            let record: Record = postcard::from_bytes(value).map_err(nonsense)?;
+        // What is no record is passed over by all alike.
+        for record in log.iter().filter_map(|(_, _, value)| postcard::from_bytes::<Record>(value).ok()) {
             pool.apply(&record);
         }
         let daemons = kvs(2).iter().filter_map(|kv| String::from_utf8(decoded(&kv["key"])).ok());
         let read_at = number(&answer["header"]["revision"]);
         let last = log.last().map(|(revision, key, _)| (String::from_utf8_lossy(key).into_owned(), *revision));
         let (last, logged) = (last.unwrap_or_default(), log.len());
-        Ok((Self { pool, read_at, forgotten: false, last, logged }, daemons.collect()))
+        Ok((Self { pool, read_at, forgotten: false, last, logged, long: LOGGED }, daemons.collect()))
     }
 
-    /// Applies a record that was added.
-    pub(super) fn apply(&mut self, key: String, revision: u64, record: &Record) {
-        self.pool.apply(record);
+    /// Takes what was added to the log. Returns the record, which is applied; none, if it is none.
+    pub(super) fn add(&mut self, key: String, revision: u64, value: &[u8]) -> Option<Record> {
         self.logged += 1;
         self.last = (key, revision);
+        let record = postcard::from_bytes(value).ok()?;
+        self.pool.apply(&record);
+        Some(record)
+    }
+
+    /// A key of the log is gone: a snapshot has replaced it.
+    pub(super) fn remove(&mut self) {
+        self.logged = self.logged.saturating_sub(1);
+        self.long = LOGGED;
     }
 
     /// Whether the same daemon has written the last record as one with this key.
-    pub(super) fn last_is_of(&self, key: &str) -> bool {
+    fn last_is_of(&self, key: &str) -> bool {
         let daemon = |key: &str| key.rsplit_once('-').map(|(daemon, _)| daemon.to_owned());
         daemon(&self.last.0) == daemon(key)
     }
 
-    /// Whether the log is to be replaced: it is long, or the pool has ended.
-    pub(super) fn is_long(&self) -> bool {
-        self.logged >= LOGGED || (self.pool.is_empty() && self.logged > 0)
-    }
-
-    /// The request that replaces the log, unless something was added since, or another daemon has replaced it: the last record is there.
-    pub(super) fn shorten(&mut self, keys: &Keys, pool: &str) -> Value {
-        self.logged = 0;
+    /// The request that replaces the log, if that is long or the pool has ended; unless something was added since, or another daemon has
+    /// replaced it: the last record is there. Of a living pool it is for who wrote that, by a key of whose records it is known.
+    pub(super) fn shorten(&mut self, keys: &Keys, pool: &str, own: &str) -> Option<Value> {
+        let has_ended = self.pool.is_empty() && self.logged > 0;
+        if !has_ended && (self.logged < self.long || !self.last_is_of(own)) {
+            return None;
+        }
+        // If others are quicker now, it is tried again, but not at once: it may be large.
+        self.long = self.logged + AGAIN;
         let log = keys.log(pool);
         let (key, end, snap) = (bytes(&log), bytes(range_end(&log)), bytes(keys.snap(pool)));
         let (last, revision) = &self.last;
@@ -93,6 +106,6 @@ impl Watched {
             false => json!({"request_put": {"key": snap, "value": bytes(state)}}),
         };
         let emptied = json!({"request_delete_range": {"key": key, "range_end": end}});
-        json!({"compare": [nothing_since, is_there], "success": [kept, emptied]})
+        Some(json!({"compare": [nothing_since, is_there], "success": [kept, emptied]}))
     }
 }

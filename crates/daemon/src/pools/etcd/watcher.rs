@@ -3,67 +3,90 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use madrigal_sys::time::boot_ns;
 use serde_json::{Value, json};
 
-use super::client::{Client, bytes, decoded, number};
+use super::client::{Client, Failed, bytes, decoded, nanoseconds, number};
 use super::command::{Changed, Command, Ways};
 use super::keys::{Keys, range_end};
 use super::lease::Life;
 
 /// The pause after a watch that failed.
 const PAUSE: Duration = Duration::from_millis(200);
+/// The time behind which a watch is made anew, at the next change: the new one begins there, so that a compaction takes nothing from it. There
+/// is a change at least every [`super::lease::TOUCHED`] s.
+const RENEWED: Duration = Duration::from_secs(10);
+/// How long the daemon may be without a watch.
+const DEAF: Duration = Duration::from_secs(20);
 
 /// Watches from a revision on, for a daemon's time.
 pub(super) struct Watcher {
-    pub(super) client: Arc<Client>,
-    pub(super) keys: Keys,
-    pub(super) revision: u64,
-    pub(super) life: Arc<Life>,
-    pub(super) ways: Ways,
+    client: Arc<Client>,
+    keys: Keys,
+    revision: u64,
+    life: Arc<Life>,
+    ways: Ways,
+    /// When the last line came.
+    heard: u64,
 }
 
 impl Watcher {
+    pub(super) fn new(client: &Arc<Client>, keys: &Keys, revision: u64, life: &Arc<Life>, ways: &Ways) -> Self {
+        let (client, life) = (Arc::clone(client), Arc::clone(life));
+        Self { client, keys: keys.clone(), revision, life, ways: ways.clone(), heard: boot_ns() }
+    }
+
     /// Begins the thread.
-    pub(super) fn begin(mut self) -> Result<(), String> {
-        let run = move || {
-            while self.watch() && !self.life.is_ended() {
-                std::thread::sleep(PAUSE);
-            }
-        };
-        let begun = std::thread::Builder::new().name("pools-watch".to_owned()).spawn(run);
+    pub(super) fn begin(self) -> Result<(), String> {
+        let begun = std::thread::Builder::new().name("pools-watch".to_owned()).spawn(move || self.run());
         begun.map(drop).map_err(|error| error.to_string())
     }
 
-    /// Watches once. Returns whether to go on.
-    fn watch(&mut self) -> bool {
+    fn run(mut self) {
+        while !self.life.is_ended() {
+            let began = boot_ns();
+            let ended = self.watch(began);
+            let is_deaf = boot_ns() > self.heard + nanoseconds(DEAF);
+            match ended {
+                Ok(()) if boot_ns() > began + nanoseconds(RENEWED) => {}
+                Err(failed) if is_deaf || matches!(failed, Failed::Refused(_)) => {
+                    let why = format!("it does not show what has changed: {failed}");
+                    return self.ways.lost(self.life.daemon, &why);
+                }
+                Ok(()) | Err(_) => std::thread::sleep(PAUSE),
+            }
+        }
+    }
+
+    /// Watches once.
+    fn watch(&mut self, began: u64) -> Result<(), Failed> {
         let all = self.keys.all();
         let create = json!({
             "key": bytes(all), "range_end": bytes(range_end(all)), "start_revision": self.revision.to_string(),
         });
         let client = Arc::clone(&self.client);
-        let mut goes_on = true;
-        let ended = client.watch(&json!({"create_request": create}), |line| {
-            goes_on = self.handle(&line["result"]);
-            Ok(goes_on)
-        });
-        // That etcd does not answer is noticed by who keeps the lease.
-        let _ = ended;
-        goes_on
+        client.watch(&json!({"create_request": create}), |line| self.handle(&line["result"], began))
     }
 
     /// Takes a line. Returns whether to go on.
-    fn handle(&mut self, result: &Value) -> bool {
-        let daemon = self.life.daemon;
+    fn handle(&mut self, result: &Value, began: u64) -> Result<bool, Failed> {
         if result["canceled"].as_bool() == Some(true) {
-            let why = result["cancel_reason"].as_str().unwrap_or("it was compacted");
-            self.ways.lost(daemon, &format!("etcd does not show what has changed: {why}"));
-            return false;
+            let reason = result["cancel_reason"].as_str().unwrap_or("no word of why");
+            return Err(match number(&result["compact_revision"]) {
+                // The token may be out of date.
+                0 => Failed::Login(reason.to_owned()),
+                _ => Failed::Refused(format!("it was compacted: {reason}")),
+            });
         }
+        self.heard = boot_ns();
         let changed = changes(&self.keys, result);
-        if let Some(last) = result["events"].as_array().and_then(|events| events.last()) {
+        let last = result["events"].as_array().and_then(|events| events.last());
+        if let Some(last) = last {
             self.revision = number(&last["kv"]["mod_revision"]) + 1;
         }
-        self.ways.commands.send(Command::Changed(daemon, changed)).is_ok()
+        let goes_on = self.ways.commands.send(Command::Changed(self.life.daemon, changed)).is_ok();
+        let is_old = last.is_some() && boot_ns() > began + nanoseconds(RENEWED);
+        Ok(goes_on && !is_old && !self.life.is_ended())
     }
 }
 

@@ -96,8 +96,9 @@ impl Worker {
                 changed.into_iter().for_each(|changed| self.change(changed));
                 pools.iter().for_each(|pool| self.settle(pool));
             }
+            Command::Touch(daemon) if own == Some(daemon) => self.touch(),
             Command::Lost(daemon) if own == Some(daemon) => self.end_life(),
-            Command::Changed(..) | Command::Lost(_) | Command::Append(..) => {}
+            Command::Changed(..) | Command::Touch(_) | Command::Lost(_) | Command::Append(..) => {}
         }
     }
 
@@ -181,13 +182,8 @@ impl Worker {
             "failure": [{"request_range": {"key": own, "keys_only": true}}],
         });
         let answer = self.ask("/v3/kv/txn", &put, || life.until().min(end))?;
-        let watcher = Watcher {
-            client: Arc::clone(&self.client),
-            keys: self.keys.clone(),
-            revision: number(&answer["header"]["revision"]) + 1,
-            life: Arc::clone(&life),
-            ways: self.ways.clone(),
-        };
+        let revision = number(&answer["header"]["revision"]) + 1;
+        let watcher = Watcher::new(&self.client, &self.keys, revision, &life, &self.ways);
         watcher.begin().map_err(Failed::Refused)?;
         Ok(life)
     }
@@ -244,6 +240,14 @@ impl Worker {
         }
     }
 
+    /// Changes the daemon's own key, and nothing else.
+    fn touch(&mut self) {
+        let Some(life) = self.life.clone() else { return };
+        if let Err(why) = self.put(&life, &[], None) {
+            self.lose(life.daemon, &why);
+        }
+    }
+
     fn change(&mut self, changed: Changed) {
         match (changed.of, changed.value) {
             (Key::Daemon(gone), None) => {
@@ -252,14 +256,19 @@ impl Worker {
                     self.pools.iter().filter(|(_, watched)| has(watched)).map(|(name, _)| name.clone()).collect();
                 pools.iter().for_each(|pool| self.add_lost(pool, gone));
             }
-            (Key::Record(pool), Some(value)) => {
+            (Key::Record(pool), value) => {
                 let watched = self.pools.get_mut(&pool).filter(|watched| changed.revision > watched.read_at);
-                // What is no record is passed over by all alike.
-                let (Some(watched), Ok(record)) = (watched, postcard::from_bytes::<Record>(&value)) else { return };
-                watched.apply(changed.key, changed.revision, &record);
-                self.ways.tell(Told::Record(pool, record));
+                match (watched, value) {
+                    (Some(watched), Some(value)) => {
+                        if let Some(record) = watched.add(changed.key, changed.revision, &value) {
+                            self.ways.tell(Told::Record(pool, record));
+                        }
+                    }
+                    (Some(watched), None) => watched.remove(),
+                    (None, _) => {}
+                }
             }
-            (Key::Daemon(_), Some(_)) | (Key::Record(_), None) => {}
+            (Key::Daemon(_), Some(_)) => {}
         }
     }
 
@@ -267,14 +276,14 @@ impl Worker {
     fn settle(&mut self, name: &str) {
         let Some(life) = self.life.clone() else { return };
         let daemon = life.daemon;
-        let Some(watched) = self.pools.get_mut(name) else { return };
-        let wrote_last = watched.last_is_of(&self.keys.record(name, daemon, 0));
-        if watched.is_long() && (wrote_last || watched.pool.is_empty()) {
-            let request = watched.shorten(&self.keys, name);
-            // Whether it was done or not: another daemon does it, or this one with the next records.
-            let _ = self.client.post("/v3/kv/txn", &request, WITHIN, life.until());
+        let own = self.keys.record(name, daemon, 0);
+        let request = self.pools.get_mut(name).and_then(|watched| watched.shorten(&self.keys, name, &own));
+        if let Some(request) = request {
+            // Refused where another daemon has done it, or something was added: then the next changes tell whether it is to be done still.
+            let _ = self.ask("/v3/kv/txn", &request, || life.until());
         }
-        if watched.forgotten && !watched.pool.daemons().any(|other| other == daemon) {
+        let is_done = |watched: &Watched| watched.forgotten && !watched.pool.daemons().any(|other| other == daemon);
+        if self.pools.get(name).is_some_and(is_done) {
             self.pools.remove(name);
         }
     }
