@@ -105,6 +105,10 @@ impl Connections {
         }
     }
 
+    pub(super) fn is_paused(&self, token: Token) -> bool {
+        self.all.get(&token).is_some_and(|connection| connection.paused)
+    }
+
     /// Sends what it takes at once, and closes it.
     pub(super) fn close(&mut self, token: Token) {
         self.flush(token);

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use madrigal_pools::pool::Pool;
 use madrigal_pools::record::{Entry, Record};
-use madrigal_pools::wire;
+use madrigal_pools::{limits, wire};
 use serde::{Deserialize, Serialize};
 
 use super::connections::Connections;
@@ -15,6 +15,8 @@ use crate::poll::Token;
 const POOLS: usize = 4096;
 /// A daemon that lets more bytes wait is given up.
 const WAITING: usize = 64 << 20;
+/// With more, nothing is read from it for now: what it asks for may be a thousand times as long as its question.
+const UNREAD: usize = 4 << 20;
 
 /// From a daemon to the one that keeps the pools.
 #[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug)]
@@ -36,6 +38,8 @@ pub(super) enum FromKeeper {
     Snapshot(String, Pool),
     /// The next record of a pool.
     Record(String, Record),
+    /// There is no room for a pool that it wants to watch, and why.
+    Refused(String, String),
 }
 
 /// A pool, and who watches it.
@@ -73,6 +77,7 @@ impl Keeper {
             if !may {
                 return self.end(peer, connections);
             }
+            connections.pause(peer, connections.waiting(peer) > UNREAD);
         }
     }
 
@@ -93,21 +98,29 @@ impl Keeper {
             }
             (ToKeeper::Append(pool, record), Some(daemon)) => {
                 let watches = self.pools.get(&pool).is_some_and(|kept| kept.watchers.contains(&peer));
-                if watches && record.daemon == daemon {
+                // It has not heard yet that it is refused; and what no pool takes is not handed to all.
+                if watches && record.daemon == daemon && limits::check(&record.entry).is_ok() {
                     self.append(&pool, record, connections);
                 }
-                watches
+                true
             }
             (ToKeeper::Hello(_), _) | (_, None) => false,
         }
     }
 
     fn watch(&mut self, peer: Token, pool: String, connections: &mut Connections) -> bool {
-        if !madrigal_pools::limits::is_name(&pool) || (self.pools.len() >= POOLS && !self.pools.contains_key(&pool)) {
+        if !limits::is_name(&pool) {
             return false;
         }
+        if self.pools.len() >= POOLS && !self.pools.contains_key(&pool) {
+            let why = format!("the host that keeps the pools has {POOLS} of them");
+            connections.send(peer, &FromKeeper::Refused(pool, why));
+            return true;
+        }
         let kept = self.pools.entry(pool.clone()).or_default();
-        kept.watchers.insert(peer);
+        if !kept.watchers.insert(peer) {
+            return false;
+        }
         connections.send(peer, &FromKeeper::Snapshot(pool, kept.pool.clone()));
         true
     }
@@ -137,16 +150,94 @@ impl Keeper {
         }
     }
 
-    /// Gives up the daemons that do not read.
-    pub(super) fn end_slow(&mut self, connections: &mut Connections) {
-        let slow: Vec<Token> =
-            self.peers.keys().filter(|peer| connections.waiting(**peer) > WAITING).copied().collect();
-        slow.into_iter().for_each(|peer| self.end(peer, connections));
+    /// Gives up the daemons that do not read, and goes on with those that have.
+    pub(super) fn settle(&mut self, connections: &mut Connections) {
+        let peers: Vec<Token> = self.peers.keys().copied().collect();
+        for peer in peers {
+            let waiting = connections.waiting(peer);
+            if waiting > WAITING {
+                self.end(peer, connections);
+            } else if waiting <= UNREAD && connections.is_paused(peer) {
+                connections.pause(peer, false);
+                self.handle(peer, connections);
+            }
+        }
     }
 
     fn drop_empty(&mut self, pool: &str) {
         if self.pools.get(pool).is_some_and(|kept| kept.watchers.is_empty() && kept.pool.is_empty()) {
             self.pools.remove(pool);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+    use std::os::unix::net::UnixStream;
+    use std::sync::Arc;
+
+    use rustix::event::epoll;
+
+    use super::*;
+    use crate::pools::connections::Kind;
+
+    fn join(daemon: u64, blob: usize) -> Record {
+        let entry = Entry::Join { size: None, rank: None, location: String::new(), blob: vec![1; blob] };
+        Record { daemon, session: 1, request: 1, entry }
+    }
+
+    /// A daemon that has said its number; its end of the stream.
+    fn peer(number: u64, keeper: &mut Keeper, connections: &mut Connections) -> (Token, UnixStream) {
+        let (ours, its) = UnixStream::pair().unwrap();
+        let token = connections.add(Kind::Peer, ours.into(), None, Vec::new()).unwrap();
+        keeper.begin(token);
+        assert!(keeper.handle_one(token, ToKeeper::Hello(number), connections));
+        (token, its)
+    }
+
+    fn connections() -> Connections {
+        Connections::new(Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC).unwrap()))
+    }
+
+    #[test]
+    fn without_room_a_pool_is_refused_and_nothing_else() {
+        let (mut keeper, mut connections) = (Keeper::default(), connections());
+        let (many, _many) = peer(1, &mut keeper, &mut connections);
+        let (one, _one) = peer(2, &mut keeper, &mut connections);
+        for pool in 0..POOLS {
+            assert!(keeper.handle_one(many, ToKeeper::Watch(format!("p{pool}")), &mut connections));
+        }
+        // A join comes right behind the question.
+        for message in [ToKeeper::Watch("q".to_owned()), ToKeeper::Append("q".to_owned(), join(2, 0))] {
+            assert!(keeper.handle_one(one, message, &mut connections));
+        }
+        assert!(keeper.handle_one(one, ToKeeper::Watch("p7".to_owned()), &mut connections));
+        assert!(keeper.pools().all(|(name, _)| name != "q"));
+        // What is too long for a pool is not handed on.
+        let before = connections.waiting(many);
+        assert!(keeper.handle_one(one, ToKeeper::Append("p7".to_owned(), join(2, limits::TEXT + 1)), &mut connections));
+        assert_eq!(connections.waiting(many), before);
+        assert!(!keeper.handle_one(one, ToKeeper::Watch("p7".to_owned()), &mut connections));
+    }
+
+    #[test]
+    fn who_asks_faster_than_it_reads_is_not_read() {
+        let (mut keeper, mut connections) = (Keeper::default(), connections());
+        let (token, mut its) = peer(1, &mut keeper, &mut connections);
+        let watch = || ToKeeper::Watch("p".to_owned());
+        assert!(keeper.handle_one(token, watch(), &mut connections));
+        for session in 0..200 {
+            let record = Record { session, ..join(1, limits::TEXT) };
+            assert!(keeper.handle_one(token, ToKeeper::Append("p".to_owned(), record), &mut connections));
+        }
+        // Each is answered with 800 kB.
+        for _ in 0..100 {
+            its.write_all(&wire::encode(&ToKeeper::Forget("p".to_owned()))).unwrap();
+            its.write_all(&wire::encode(&watch())).unwrap();
+        }
+        connections.read(token);
+        keeper.handle(token, &mut connections);
+        assert!(connections.is_paused(token) && connections.waiting(token) < UNREAD + (2 << 20));
     }
 }

@@ -4,7 +4,7 @@
 
 use std::path::PathBuf;
 
-use madrigal_pools::record::Record;
+use madrigal_pools::record::{Record, Refusal};
 use madrigal_pools::wire::LONGEST_REPLY;
 
 use super::connections::{Connections, Kind};
@@ -106,6 +106,7 @@ impl Store for KeeperLink {
             match self.next(token, connections) {
                 Ok(Some(FromKeeper::Snapshot(pool, state))) => told.push(Told::Snapshot(pool, state)),
                 Ok(Some(FromKeeper::Record(pool, record))) => told.push(Told::Record(pool, record)),
+                Ok(Some(FromKeeper::Refused(pool, why))) => told.push(Told::Refused(pool, Refusal::Full(why))),
                 Ok(None) if ended => told.push(self.lost("the stream to it has ended", connections)),
                 Ok(None) => return told,
                 Err(why) => told.push(self.lost(&why, connections)),

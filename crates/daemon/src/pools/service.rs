@@ -164,7 +164,7 @@ impl Core {
         connections.flush_all();
         front.handle_timers(now_ns(), store.as_mut(), connections);
         front.settle(store.as_mut(), connections);
-        keeper.end_slow(connections);
+        keeper.settle(connections);
         connections.flush_all();
     }
 
