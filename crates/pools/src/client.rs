@@ -1,7 +1,7 @@
 //! A program's membership. Its calls block, each with a deadline of [`madrigal_sys::time::now_ns`]; there is no thread. Of several threads
 //! that wait, one reads the socket for all. Not for a child of fork(2): its parent goes on using the same socket.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -68,6 +68,10 @@ struct Shared {
     /// Dropped before the first of those.
     missed: u64,
     answers: BTreeMap<u64, Result<(), crate::Refusal>>,
+    /// The requests whose answers somebody wants.
+    awaited: BTreeSet<u64>,
+    /// Requests to be elected that were not waited for to their end, by name and rule: they are in the log, or will be.
+    candidacies: BTreeMap<(String, bool), u64>,
     last_request: u64,
     /// Why it is no member any more.
     dead: Option<String>,
@@ -164,10 +168,23 @@ impl Membership {
     }
 
     /// Wants to win an election, and waits until somebody has: the winner, and the number of its election. If that has left or died since,
-    /// who asks next wins, unless the winner is one `for_life` of the pool; all candidates must say the same.
+    /// who asks next wins, unless the winner is one `for_life` of the pool; all candidates must say the same. Who did not wait long enough
+    /// stays a candidate, and may have won; the next call goes on with that.
     pub fn elect(&self, name: &str, for_life: bool, deadline: Option<u64>) -> Result<(MemberId, u64), PoolError> {
+        let key = (name.to_owned(), for_life);
         loop {
-            self.request(Entry::Elect { name: name.to_owned(), for_life }, deadline)?;
+            let before = self.lock().candidacies.remove(&key);
+            let number = match before {
+                Some(number) => number,
+                None => self.ask(Entry::Elect { name: name.to_owned(), for_life })?,
+            };
+            match self.answer(number, deadline) {
+                Err(late @ PoolError::TimedOut(_)) => {
+                    self.lock().candidacies.insert(key, number);
+                    return Err(late);
+                }
+                answered => answered?,
+            }
             // The winner of this order may have died in the next event.
             if let Some(won) = self.view(|view| view.elections.get(name).and_then(won)) {
                 return Ok(won);
@@ -241,6 +258,13 @@ impl Membership {
 
     fn request(&self, entry: Entry, deadline: Option<u64>) -> Result<(), PoolError> {
         let number = self.ask(entry)?;
+        let answered = self.answer(number, deadline);
+        self.lock().awaited.remove(&number);
+        answered
+    }
+
+    /// Waits for the answer to a request.
+    fn answer(&self, number: u64, deadline: Option<u64>) -> Result<(), PoolError> {
         let what = || format!("the store of pool {} has not answered", self.pool);
         self.wait(deadline, what, |shared| {
             shared.answers.remove(&number).map(|result| result.map_err(PoolError::Refused))
@@ -256,6 +280,7 @@ impl Membership {
         }
         shared.last_request += 1;
         let number = shared.last_request;
+        shared.awaited.insert(number);
         self.channel.send(&Request { number, pool: self.pool.clone(), entry });
         Ok(number)
     }
@@ -350,7 +375,10 @@ impl Shared {
                 self.told.push_back(Told::Missed(count));
                 self.view = view;
             }
-            Reply::Answer { number, result } => drop(self.answers.insert(number, result)),
+            Reply::Answer { number, result } if self.awaited.remove(&number) => {
+                self.answers.insert(number, result);
+            }
+            Reply::Answer { .. } => {}
             Reply::Dead { why } => self.dead = Some(why),
         }
     }

@@ -203,6 +203,7 @@ pub unsafe extern "C" fn mdg_pool_blob(pool: mdg_pool, member: i64, buf: *mut c_
 /// Wants to win the election `name`, and waits at most `timeout_ns` nanoseconds until somebody has won it. All candidates must say the same
 /// of what comes after the winner: MDG_POOL_FOLLOWED or MDG_POOL_FOR_LIFE. Never two are winners at once, in the order of the pool's events.
 /// Where `number` is not NULL, the number of the election goes there: a later winner has a higher one.
+/// Behind MDG_ETIMEDOUT this process is a candidate still, and may have won: the next call with this name goes on with that.
 ///
 /// Returns the winner's id, which may be one's own, or MDG_EMISMATCH (others said something else of what comes after the winner),
 /// MDG_ETIMEDOUT, MDG_ELOST, MDG_EREFUSED (this process has left), MDG_EBUSY (1,024 elections), MDG_ECLOSED, MDG_EINVAL, MDG_EHANDLE,

@@ -99,7 +99,7 @@ class Pool(Handle):
 
     def elect(self, name: str, for_life: bool = False, timeout: Optional[float] = None) -> int:
         """Wants to win an election: the winner's id, which may be `id`. Never two are winners at once. When the winner has left or died, who
-        asks next wins, unless it is one `for_life` of the pool."""
+        asks next wins, unless it is one `for_life` of the pool. Behind TimedOut this process is a candidate still, and may have won."""
         after = _FOR_LIFE if for_life else _FOLLOWED
         return patiently(lambda wait: lib.mdg_pool_elect(self._handle, name.encode(), after, wait, None), timeout)
 
