@@ -4,6 +4,7 @@
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use madrigal_proto::client::{DONE, FAILED, POOL};
 use madrigal_proto::frame::{self, Front};
@@ -18,6 +19,8 @@ use crate::wire::{self, Reply, Request};
 
 /// The longest refusal of a daemon.
 const LONGEST_ANSWER: usize = 8 << 10;
+/// The pause before the daemon's accept queue is tried again.
+const AGAIN: Duration = Duration::from_millis(5);
 
 #[derive(Debug)]
 pub(super) struct Channel {
@@ -40,7 +43,7 @@ impl Channel {
     pub(super) fn open(directories: &[PathBuf], deadline: Option<u64>) -> Result<Self, PoolError> {
         let mut found = Err(PoolError::NoDaemon);
         for directory in directories {
-            match connect(directory) {
+            match connect(directory, deadline) {
                 Err(PoolError::NoDaemon) => {}
                 other => {
                     found = other;
@@ -68,9 +71,7 @@ impl Channel {
             }
             let left = deadline.map(|deadline| deadline.saturating_sub(now_ns()));
             if left == Some(0) {
-                let hangs =
-                    "the daemon of this host does not answer: see its log, or `madrigal down` and `madrigal up`";
-                return Err(PoolError::TimedOut(hangs.to_owned()));
+                return Err(hangs());
             }
             wait(&socket, !buffers.outbox.is_empty(), left).map_err(system("poll(2)"))?;
         }
@@ -194,23 +195,36 @@ fn nonsense() -> PoolError {
     PoolError::Daemon("it answers nonsense".to_owned())
 }
 
+fn hangs() -> PoolError {
+    let hangs = "the daemon of this host does not answer: see its log, or `madrigal down` and `madrigal up`";
+    PoolError::TimedOut(hangs.to_owned())
+}
+
 fn request() -> Vec<u8> {
     let prefix = frame::prefix(1, 0).unwrap_or_default();
     [&prefix[..], &[POOL]].concat()
 }
 
 /// Connects to the daemon of this user in a directory.
-fn connect(directory: &std::path::Path) -> Result<OwnedFd, PoolError> {
+fn connect(directory: &std::path::Path, deadline: Option<u64>) -> Result<OwnedFd, PoolError> {
     let system = |what| move |errno| PoolError::System { what, errno };
     let address =
         SocketAddrUnix::new(directory.join("daemon.sock")).map_err(system("the path of the daemon's socket"))?;
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let made = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None);
     let socket = made.map_err(system("socket(2)"))?;
-    rustix::net::connect(&socket, &address).map_err(|errno| match errno {
-        Errno::NOENT | Errno::CONNREFUSED | Errno::NOTDIR | Errno::ACCESS => PoolError::NoDaemon,
-        errno => PoolError::System { what: "connect(2) to the daemon", errno },
-    })?;
+    loop {
+        match rustix::net::connect(&socket, &address) {
+            Ok(()) => break,
+            Err(Errno::NOENT | Errno::CONNREFUSED | Errno::NOTDIR | Errno::ACCESS) => return Err(PoolError::NoDaemon),
+            // Its accept queue is full, and poll(2) does not tell when it is not (connect(2), EAGAIN).
+            Err(Errno::AGAIN | Errno::INTR) if deadline.is_none_or(|deadline| now_ns() < deadline) => {
+                std::thread::sleep(AGAIN);
+            }
+            Err(Errno::AGAIN | Errno::INTR) => return Err(hangs()),
+            Err(errno) => return Err(PoolError::System { what: "connect(2) to the daemon", errno }),
+        }
+    }
     let own = rustix::process::geteuid().as_raw();
     let is_ours = raw::peer_credentials(socket.as_raw_fd()).is_ok_and(|(_, user)| user == own || user == 0);
     if is_ours { Ok(socket) } else { Err(PoolError::NoDaemon) }
