@@ -33,8 +33,12 @@ pub(super) struct Connection {
     socket: OwnedFd,
     /// Readable when the process at its other end has ended, even if a child of that has the socket, too.
     process: Option<OwnedFd>,
-    pub(super) inbox: Vec<u8>,
+    /// What came, and how much of it was taken.
+    inbox: Vec<u8>,
+    taken: usize,
+    /// What is to go, and how much of it went.
     outbox: Vec<u8>,
+    sent: usize,
     /// Nothing is read for now.
     paused: bool,
     ended: bool,
@@ -67,8 +71,18 @@ impl Connections {
         for fd in [Some(&socket), process.as_ref()].into_iter().flatten() {
             epoll::add(&self.epoll, fd, EventData::new_u64(token), EventFlags::IN)?;
         }
-        let (outbox, asked) = (Vec::new(), EventFlags::IN);
-        let connection = Connection { kind, socket, process, inbox, outbox, paused: false, ended: false, asked };
+        let connection = Connection {
+            kind,
+            socket,
+            process,
+            inbox,
+            taken: 0,
+            outbox: Vec::new(),
+            sent: 0,
+            paused: false,
+            ended: false,
+            asked: EventFlags::IN,
+        };
         self.all.insert(token, connection);
         Ok(token)
     }
@@ -95,7 +109,7 @@ impl Connections {
 
     /// Bytes that wait for a socket.
     pub(super) fn waiting(&self, token: Token) -> usize {
-        self.all.get(&token).map_or(0, |connection| connection.outbox.len())
+        self.all.get(&token).map_or(0, |connection| connection.outbox.len() - connection.sent)
     }
 
     /// Whether the socket is read.
@@ -122,19 +136,31 @@ impl Connections {
         longest: usize,
     ) -> Result<Option<T>, String> {
         let Some(connection) = self.all.get_mut(&token).filter(|one| !one.paused) else { return Ok(None) };
-        let Some((content, whole)) = wire::decode(&connection.inbox, longest)? else { return Ok(None) };
-        connection.inbox.drain(..whole);
-        Ok(Some(content))
+        let rest = connection.inbox.get(connection.taken..).unwrap_or_default();
+        match wire::decode(rest, longest)? {
+            Some((content, whole)) => {
+                connection.taken += whole;
+                Ok(Some(content))
+            }
+            // Once for all frames that were there.
+            None => {
+                connection.drop_taken();
+                Ok(None)
+            }
+        }
     }
 
     /// What came, as it is.
     pub(super) fn inbox(&mut self, token: Token) -> Option<&mut Vec<u8>> {
-        self.all.get_mut(&token).map(|connection| &mut connection.inbox)
+        let connection = self.all.get_mut(&token)?;
+        connection.drop_taken();
+        Some(&mut connection.inbox)
     }
 
     /// Reads what has come. Returns whether the socket, or the process at its other end, has ended.
     pub(super) fn read(&mut self, token: Token) -> bool {
         let Some(connection) = self.all.get_mut(&token) else { return false };
+        connection.drop_taken();
         let mut buffer = vec![0; READ];
         while !connection.paused && !connection.ended && connection.inbox.len() <= wire::LONGEST_REPLY {
             match socket::recv(&connection.socket, &mut buffer) {
@@ -170,14 +196,30 @@ impl Connections {
 
     fn flush(&mut self, token: Token) {
         let Some(connection) = self.all.get_mut(&token) else { return };
-        while !connection.outbox.is_empty() {
-            match socket::send(&connection.socket, &connection.outbox) {
-                Ok(0) => return,
-                Ok(count) => drop(connection.outbox.drain(..count)),
+        loop {
+            let rest = connection.outbox.get(connection.sent..).unwrap_or_default();
+            if rest.is_empty() {
+                break;
+            }
+            match socket::send(&connection.socket, rest) {
+                Ok(0) => break,
+                Ok(count) => connection.sent += count,
                 // The next read tells.
-                Err(_) => return connection.outbox.clear(),
+                Err(_) => connection.sent = connection.outbox.len(),
             }
         }
+        // Seldom, for what is left is moved.
+        if connection.sent >= connection.outbox.len() / 2 {
+            connection.outbox.drain(..connection.sent);
+            connection.sent = 0;
+        }
+    }
+}
+
+impl Connection {
+    fn drop_taken(&mut self) {
+        self.inbox.drain(..self.taken);
+        self.taken = 0;
     }
 }
 

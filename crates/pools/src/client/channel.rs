@@ -147,14 +147,16 @@ impl AsFd for Channel {
 
 impl Buffers {
     fn flush(&mut self, socket: &OwnedFd) {
-        while !self.outbox.is_empty() {
-            match rustix::net::send(socket, &self.outbox, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
-                Ok(count) => drop(self.outbox.drain(..count)),
+        let mut sent = 0;
+        while let Some(rest) = self.outbox.get(sent..).filter(|rest| !rest.is_empty()) {
+            match rustix::net::send(socket, rest, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+                Ok(count) => sent += count,
                 Err(Errno::INTR) => {}
                 // What else is wrong, a read tells.
-                Err(_) => return,
+                Err(_) => break,
             }
         }
+        self.outbox.drain(..sent);
     }
 
     fn fill(&mut self, socket: &OwnedFd) -> Result<(), String> {
