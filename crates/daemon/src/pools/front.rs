@@ -68,7 +68,10 @@ impl Front {
                     }
                 }
                 Ok(None) => return,
-                Err(_) => return self.end(token, store, connections),
+                Err(wrong) => {
+                    connections.send(token, &Reply::Dead { why: format!("it has sent nonsense: {wrong}") });
+                    return self.end(token, store, connections);
+                }
             }
             if let Some(session) = self.sessions.get_mut(&token) {
                 session.balance(token, connections);
@@ -245,7 +248,7 @@ impl Front {
             session.me = None;
             if !session.leaves {
                 session.leaves = true;
-                let why = "another member had it checked, and its daemon did not answer in time".to_owned();
+                let why = "its daemon was taken for lost: it was not heard of in time".to_owned();
                 connections.send(token, &Reply::Dead { why });
                 self.end(token, store, connections);
             }
@@ -320,3 +323,6 @@ fn answers(daemon: u64, record: &Record) -> bool {
     let lost = matches!(record.entry, Entry::Lost { daemon: lost } if lost == daemon);
     lost || record.daemon == daemon
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,6 +1,6 @@
 //! What holds of pools whatever store they are in, and what of one store alone.
 
-use std::io::{Read as _, Write as _};
+use std::io::{ErrorKind, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -65,9 +65,11 @@ fn events(of: &Membership, is_last: impl Fn(&Change) -> bool) -> Vec<Event> {
 
 fn closed_pools_wait_for_all_and_refuse_more(kind: Kind) {
     let bed = Bed::new(kind, 3);
-    let early = Membership::join(&[bed.directory(0)], closed("four", 4), Some(now_ns() + 300_000_000));
-    let error = early.unwrap_err().to_string();
+    let early = Membership::begin(&[bed.directory(0)], closed("four", 4), soon()).unwrap();
+    until("the first one has joined", || early.view(|view| view.members.len()) == 1);
+    let error = early.wait_joined(Some(now_ns() + 1_000_000)).unwrap_err().to_string();
     assert_eq!(error, "1 of 4 members of pool four have joined: start the others");
+    drop(early);
     let members: Vec<Membership> = thread::scope(|scope| {
         let joins: Vec<_> = (0..4)
             .map(|n| {
@@ -277,7 +279,8 @@ fn members_die_with_their_daemon(kind: Kind) {
 fn a_suspected_member_is_checked(kind: Kind) {
     let mut bed = Bed::new(kind, 3);
     let watch = bed.join(0, "p");
-    let [well, hung] = [1, 2].map(|host| bed.program(host, "p"));
+    // For one of another daemon there is 1.5 s, which may be too short on a busy machine: `front` tests that.
+    let [well, hung] = [0, 2].map(|host| bed.program(host, "p"));
     watch.suspect(well.id, soon()).unwrap();
     bed.daemon(2).signal(Signal::STOP);
     let asked = Instant::now();
@@ -322,23 +325,27 @@ fn nonsense_ends_a_session_and_nothing_else(kind: Kind) {
     let join = Entry::Join { size: None, rank: None, location: String::new(), blob: Vec::new() };
     let alive = encode(&request(Entry::Lost { daemon: 1 }));
     let long = [&[0xA7, 1][..], &(1u64 << 40).to_le_bytes()[..6], &[POOL]].concat();
-    let cases: [Vec<u8>; 6] = [
-        vec![0; 100],
-        long,
-        encode(&7u8),
-        encode(&request(Entry::Leave)),
-        [encode(&request(join.clone())), encode(&request(join))].concat(),
-        alive,
+    let cases: [(Vec<u8>, &str); 6] = [
+        (vec![0; 100], "it has sent nonsense: "),
+        (long, "it has sent nonsense: "),
+        (encode(&7u8), "it has sent nonsense: "),
+        (encode(&request(Entry::Leave)), "it has joined no pool"),
+        (
+            [encode(&request(join.clone())), encode(&request(join))].concat(),
+            "this process is a member of a pool, or wants to be",
+        ),
+        (alive, "only daemons write that"),
     ];
-    for bytes in cases {
+    for (bytes, why) in cases {
         let mut socket = UnixStream::connect(bed.directory(0).join("daemon.sock")).unwrap();
         socket.set_read_timeout(Some(Duration::from_secs(200))).unwrap();
         socket.write_all(&[0xA7, 1, 0, 0, 0, 0, 0, 0, POOL]).unwrap();
         socket.write_all(&bytes).unwrap();
         let mut answer = Vec::new();
-        // It is closed, by an end or by a reset.
-        let _ = socket.read_to_end(&mut answer);
-        assert!(answer.len() < 1000);
+        let ended = socket.read_to_end(&mut answer);
+        assert!(ended.is_ok() || ended.is_err_and(|error| error.kind() == ErrorKind::ConnectionReset), "{why}");
+        let said = String::from_utf8_lossy(&answer);
+        assert!(said.contains(why) && answer.len() < 1000, "{said}");
     }
     member.signal(&[], "here", soon()).unwrap();
     // More members than a pool may be large: refused, each with the reason.
