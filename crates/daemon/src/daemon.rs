@@ -149,6 +149,7 @@ impl Daemon {
         let (now, (known_file, problem)) = (now_ns(), KnownFile::new(runtime.known()));
         let daemon = Self {
             peers: grid.hosts.iter().map(|_| Peer::new(now)).collect(),
+            pools: Pools::new(grid.pools.clone()),
             grid,
             source: Source::default(),
             stack: None,
@@ -198,7 +199,6 @@ impl Daemon {
             notifier: Notifier::new(now),
             listener,
             runtime,
-            pools: Pools::default(),
             _lock: lock,
         };
         daemon.begin(ports, problem.as_deref()).map_err(|errno| StartError::System { errno })

@@ -100,6 +100,7 @@ impl Daemon {
         self.wake_calls();
         self.advertise_soon();
         self.open_relay_quic();
+        self.follow_pools();
         Ok(changes)
     }
 

@@ -53,18 +53,28 @@ impl Daemon {
         }
     }
 
+    /// The description was read again: where pools are kept stays as it was.
+    pub(crate) fn follow_pools(&mut self) {
+        if self.grid.pools != *self.pools.settings() {
+            self.log_line(
+                "pools: [pools] of the grid.toml has changed; that counts from the next start of this daemon on",
+            );
+        }
+    }
+
     fn may_keep_for(&self, from: &str) -> Result<(), String> {
         let own = self.own();
-        if self.grid.pools.etcd.is_some() {
+        if self.pools.settings().etcd.is_some() {
             return Err(format!(
                 "pools are in etcd, by the grid.toml of {}: all hosts must have the same file",
                 own.name
             ));
         }
-        if self.grid.pools.keeper != own.name {
+        let keeper = &self.pools.settings().keeper;
+        if *keeper != own.name {
             return Err(format!(
-                "{} keeps no pools, by its grid.toml; {} does: all hosts must have the same file",
-                own.name, self.grid.pools.keeper
+                "{} keeps no pools, by its grid.toml; {keeper} does: all hosts must have the same file",
+                own.name
             ));
         }
         if from != own.name && !self.grid.lets_in(own.site, from) {
@@ -77,8 +87,8 @@ impl Daemon {
         let own = self.own();
         let site = self.grid.sites.get(own.site).map_or("", |site| site.name.as_str());
         let location = format!("{}@{site}", own.name);
-        let (control, settings) = (self.runtime.socket(), self.grid.pools.clone());
-        if let Err(why) = self.pools.hand(what, || Beginning { control, location, settings }) {
+        let control = self.runtime.socket();
+        if let Err(why) = self.pools.hand(what, || Beginning { control, location }) {
             self.log_line(&format!("pools: {why}"));
         }
     }

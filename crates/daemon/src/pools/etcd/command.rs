@@ -18,6 +18,8 @@ pub(super) enum Command {
     Changed(u64, Vec<Changed>),
     /// It is time that something changes: see [`super::watcher`].
     Touch(u64),
+    /// The threads are to end.
+    End,
     /// The lease of this daemon's time is lost. The thread of pools knows.
     Lost(u64),
 }

@@ -65,6 +65,13 @@ impl Etcd {
     }
 }
 
+impl Drop for Etcd {
+    /// Its members die.
+    fn drop(&mut self) {
+        self.command(Command::End);
+    }
+}
+
 impl Store for Etcd {
     fn watch(&mut self, daemon: u64, pool: &str, _: &mut Connections) -> Result<(), String> {
         if self.worker.is_none() {

@@ -44,6 +44,15 @@ struct Worker {
     version: u64,
 }
 
+impl Drop for Worker {
+    /// Nobody is kept for living by a thread that is left over.
+    fn drop(&mut self) {
+        if let Some(life) = self.life.clone() {
+            self.lose(life.daemon, "the thread for etcd has ended: see the daemon's log");
+        }
+    }
+}
+
 /// Begins the thread.
 pub(super) fn begin(settings: EtcdSettings, told: Sender<Told>, bell: Arc<OwnedFd>) -> Result<Sender<Command>, String> {
     let (commands, received) = channel();
@@ -65,6 +74,7 @@ impl Worker {
             let mut records = Vec::new();
             for command in all {
                 match command {
+                    Command::End => return,
                     Command::Append(pool, record) => records.push((pool, record)),
                     other => {
                         self.append(&mut records);
@@ -98,7 +108,7 @@ impl Worker {
             }
             Command::Touch(daemon) if own == Some(daemon) => self.touch(),
             Command::Lost(daemon) if own == Some(daemon) => self.end_life(),
-            Command::Changed(..) | Command::Touch(_) | Command::Lost(_) | Command::Append(..) => {}
+            Command::Changed(..) | Command::Touch(_) | Command::Lost(_) | Command::Append(..) | Command::End => {}
         }
     }
 
