@@ -78,7 +78,7 @@ fn who_asks_again_stays_the_same_candidate() {
     let listener = UnixListener::bind(folder.0.join("daemon.sock")).unwrap();
     std::thread::scope(|scope| {
         let accepted = scope.spawn(|| Session::accept(&listener));
-        let member = Membership::join(&[folder.0.clone()], wish(), soon()).unwrap();
+        let member = Membership::join(std::slice::from_ref(&folder.0), wish(), soon()).unwrap();
         let mut daemon = accepted.join().unwrap();
         for _ in 0..3 {
             let early = member.elect("master", false, Some(0)).unwrap_err();
@@ -110,7 +110,7 @@ fn a_full_accept_queue_is_waited_for() {
     rustix::net::bind(&listener, &SocketAddrUnix::new(&path).unwrap()).unwrap();
     rustix::net::listen(&listener, 0).unwrap();
     let first = UnixStream::connect(&path).unwrap();
-    let hangs = Membership::begin(&[folder.0.clone()], wish(), Some(now_ns() + 20_000_000)).unwrap_err();
+    let hangs = Membership::begin(std::slice::from_ref(&folder.0), wish(), Some(now_ns() + 20_000_000)).unwrap_err();
     assert!(matches!(hangs, PoolError::TimedOut(_)), "{hangs:?}");
     assert!(hangs.to_string().starts_with("the daemon of this host does not answer"), "{hangs}");
     drop(first);
@@ -120,7 +120,7 @@ fn a_full_accept_queue_is_waited_for() {
             drop(listener.accept().unwrap());
             Session::accept(&listener)
         });
-        assert_eq!(Membership::join(&[folder.0.clone()], wish(), soon()).unwrap().id(), Some(0));
+        assert_eq!(Membership::join(std::slice::from_ref(&folder.0), wish(), soon()).unwrap().id(), Some(0));
         drop(accepted.join().unwrap());
     });
 }

@@ -7,6 +7,8 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use madrigal_daemon::Runtime;
+use madrigal_daemon::client::reload;
 use madrigal_pools::{Membership, PoolError, Wish};
 use madrigal_sys::time::now_ns;
 use madrigal_tests::host::free_port;
@@ -153,6 +155,21 @@ impl Bed {
     /// What etcdctl says to these arguments.
     pub(crate) fn etcdctl(&self, arguments: &[&str]) -> String {
         etcdctl(&self.etcd.as_ref().unwrap().1, arguments)
+    }
+
+    /// Changes the file of the grid, and has the daemons read it again.
+    pub(crate) fn change_grid(&self, from: &str, to: &str) {
+        let text = std::fs::read_to_string(&self.grid).unwrap();
+        assert!(text.contains(from));
+        std::fs::write(&self.grid, text.replace(from, to)).unwrap();
+        for host in 0..self.daemons.len() {
+            reload(&Runtime::at(self.directory(host))).unwrap();
+        }
+    }
+
+    /// What the daemon of a host has logged.
+    pub(crate) fn log(&self, host: usize) -> String {
+        std::fs::read_to_string(self.folder.0.join(format!("h{host}.log"))).unwrap()
     }
 
     /// How many keys of etcd begin so.

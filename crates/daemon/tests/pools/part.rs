@@ -28,9 +28,12 @@ pub(crate) fn play() -> Option<ExitCode> {
 }
 
 fn daemon(grid: &str, host: &str, directory: &str) {
-    let grid = Grid::read(grid, &std::fs::read_to_string(grid).unwrap()).unwrap();
+    let file = PathBuf::from(grid);
+    let grid = Grid::read(grid, &std::fs::read_to_string(&file).unwrap()).unwrap();
     let runtime = Runtime::at(PathBuf::from(directory));
-    Daemon::new(grid, host, Err("a test has none".to_owned()), runtime).unwrap().run().unwrap();
+    let mut daemon = Daemon::new(grid, host, Err("a test has none".to_owned()), runtime).unwrap();
+    daemon.reads(&file);
+    daemon.run().unwrap();
 }
 
 /// A member that says what it is told, and does what its standard input says: `elect NAME`, `leave`, `fork`.

@@ -40,6 +40,7 @@ pub(crate) const TESTS: &[Test] = &[
 pub(crate) const OF_ONE_STORE: &[(&str, fn())] = &[
     ("without_a_daemon_the_error_says_what_to_type", without_a_daemon_the_error_says_what_to_type),
     ("members_are_told_that_the_keeper_died", members_are_told_that_the_keeper_died),
+    ("another_keeper_counts_from_the_next_start_on", another_keeper_counts_from_the_next_start_on),
     ("pools_in_etcd_outlive_any_host", pools_in_etcd_outlive_any_host),
     ("without_etcd_members_are_told", without_etcd_members_are_told),
     ("a_long_log_is_replaced_by_a_snapshot", a_long_log_is_replaced_by_a_snapshot),
@@ -375,6 +376,19 @@ fn members_are_told_that_the_keeper_died() {
     bed.start(0);
     let again = bed.join(1, "p");
     assert_eq!(again.id().unwrap(), 0);
+}
+
+fn another_keeper_counts_from_the_next_start_on() {
+    let bed = Bed::new(Kind::Keeper, 2);
+    // The thread of neither has begun: it begins with the settings of the start.
+    bed.change_grid("keeper = 'h0'", "keeper = 'h1'");
+    assert!(bed.log(1).contains("[pools] of the grid.toml has changed"), "{}", bed.log(1));
+    let members = [bed.join(1, "p"), bed.join(0, "p")];
+    members[0].signal(&[], "here", soon()).unwrap();
+    let mut bed = bed;
+    bed.daemon(0).kill();
+    while members[0].next_event(soon()).is_ok() {}
+    assert!(members[0].dead().unwrap().starts_with("host h0, whose daemon keeps the pools"));
 }
 
 fn pools_in_etcd_outlive_any_host() {
