@@ -143,13 +143,16 @@ impl Worker {
             Some(life) if life.daemon == daemon => Arc::clone(life),
             _ => self.begin_life(daemon).map_err(|failed| failed.to_string())?,
         };
-        let answer = match self.ask("/v3/kv/txn", &Watched::request(&self.keys, &pool), || life.until()) {
-            Err(Failed::Refused(why)) => return Ok(self.refuse(pool, &why)),
-            other => other.map_err(|failed| failed.to_string())?,
+        let read = match self.ask("/v3/kv/txn", &Watched::request(&self.keys, &pool), || life.until()) {
+            Err(Failed::Refused(why)) => Err(why),
+            answer => Watched::read(&answer.map_err(|failed| failed.to_string())?),
         };
-        let (watched, daemons) = match Watched::read(&answer) {
+        let (watched, daemons) = match read {
             Ok(read) => read,
-            Err(why) => return Ok(self.refuse(pool, &why)),
+            Err(why) => {
+                self.refuse(pool, &why);
+                return Ok(());
+            }
         };
         let mut gone: Vec<u64> = watched.pool.daemons().collect();
         gone.dedup();
