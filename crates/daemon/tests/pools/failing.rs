@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use madrigal_pools::client::Told;
 use madrigal_pools::{Change, Membership, Wish};
 use madrigal_tests::trials;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::bed::{Bed, Kind, etcdctl, soon, until};
 use crate::proxy::{Act, puts};
@@ -19,6 +19,7 @@ pub(crate) const TESTS: &[(&str, fn())] = &[
     ("a_watch_that_is_refused_is_made_again", a_watch_that_is_refused_is_made_again),
     ("nonsense_in_a_log_is_passed_over", nonsense_in_a_log_is_passed_over),
     ("a_pool_that_cannot_be_read_is_refused_alone", a_pool_that_cannot_be_read_is_refused_alone),
+    ("a_pool_whose_reading_fails_is_refused_alone", a_pool_whose_reading_fails_is_refused_alone),
     ("a_log_is_replaced_though_that_failed_once", a_log_is_replaced_though_that_failed_once),
 ];
 
@@ -145,6 +146,22 @@ fn a_pool_that_cannot_be_read_is_refused_alone() {
     assert_eq!(bed.keys("/a-test/pools/q/"), 1);
     bed.etcdctl(&["del", "/a-test/pools/q/snap"]);
     bed.join(0, "q");
+}
+
+fn a_pool_whose_reading_fails_is_refused_alone() {
+    let bed = Bed::behind(1, |_| {
+        // The key of its snapshot, `/a-test/pools/q/snap`.
+        let key = json!("L2EtdGVzdC9wb29scy9xL3NuYXA=");
+        Box::new(move |_: &str, body: &Value| match body["success"][0]["request_range"]["key"] == key {
+            true => Act::Refuse(503, "etcdserver: request timed out"),
+            false => Act::Pass,
+        })
+    });
+    let member = bed.join(0, "p");
+    let refused = bed.try_join(0, Wish { pool: "q".to_owned(), ..Wish::default() }).unwrap_err().to_string();
+    assert!(refused.contains("pool q in etcd cannot be read: http://127.0.0.1:"), "{refused}");
+    assert!(refused.ends_with(": etcdserver: request timed out"), "{refused}");
+    member.signal(&[], "here", soon()).unwrap();
 }
 
 fn a_log_is_replaced_though_that_failed_once() {

@@ -25,6 +25,8 @@ const WITHIN: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(100);
 /// The time that a lease, and this daemon's own key, have to come.
 const BEGIN: Duration = Duration::from_secs(4);
+/// How long a pool is tried to be read, or its log to be replaced: other pools wait meanwhile.
+const PATIENCE: Duration = Duration::from_secs(6);
 /// Records that one transaction adds; etcd allows 128 operations (`--max-txn-ops`).
 const AT_ONCE: usize = 64;
 /// Bytes of their values; etcd allows 1.5 MiB in all (`--max-request-bytes`).
@@ -143,9 +145,11 @@ impl Worker {
             Some(life) if life.daemon == daemon => Arc::clone(life),
             _ => self.begin_life(daemon).map_err(|failed| failed.to_string())?,
         };
-        let read = match self.ask("/v3/kv/txn", &Watched::request(&self.keys, &pool), || life.until()) {
-            Err(Failed::Refused(why)) => Err(why),
-            answer => Watched::read(&answer.map_err(|failed| failed.to_string())?),
+        let end = boot_ns() + nanoseconds(PATIENCE);
+        let read = match self.ask("/v3/kv/txn", &Watched::request(&self.keys, &pool), || life.until().min(end)) {
+            Ok(answer) => Watched::read(&answer),
+            Err(failed) if boot_ns() < life.until() => Err(failed.to_string()),
+            Err(failed) => return Err(failed.to_string()),
         };
         let (watched, daemons) = match read {
             Ok(read) => read,
@@ -293,7 +297,8 @@ impl Worker {
         let request = self.pools.get_mut(name).and_then(|watched| watched.shorten(&self.keys, name, &own));
         if let Some(request) = request {
             // Refused where another daemon has done it, or something was added: then the next changes tell whether it is to be done still.
-            let _ = self.ask("/v3/kv/txn", &request, || life.until());
+            let end = boot_ns() + nanoseconds(PATIENCE);
+            let _ = self.ask("/v3/kv/txn", &request, || life.until().min(end));
         }
         let is_done = |watched: &Watched| watched.forgotten && !watched.pool.daemons().any(|other| other == daemon);
         if self.pools.get(name).is_some_and(is_done) {
