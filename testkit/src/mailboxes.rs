@@ -23,6 +23,7 @@ pub static CASES: &[Case<Context>] = &[
     Case { name: "one_copy_serves_all_and_the_last_one_frees_it", run: storage::one_copy },
     Case { name: "a_third_process_is_the_one_with_the_least_load", run: storage::least_load },
     Case { name: "data_of_those_who_go_are_lost_with_a_word", run: storage::keepers_go },
+    Case { name: "data_that_are_dropped_on_their_way_stay_nowhere", run: storage::dropped_on_the_way },
     Case { name: "what_a_process_keeps_is_bounded", run: storage::bounded },
     Case { name: "a_shared_buffer_is_one_memory", run: storage::shared },
     Case { name: "receivers_choose_by_headers_and_the_urgent_pass", run: choose },

@@ -68,8 +68,10 @@ impl Process {
         }
     }
 
+    /// The same of nothing, nor is anything on its way from there.
     pub(super) fn comes_to_hold_nothing(&self) {
         self.comes_to_hold(Held::default());
+        assert!(self.all.flush(soon()));
     }
 }
 

@@ -157,6 +157,24 @@ pub(super) fn keepers_go(c: &Context) {
     }
 }
 
+/// A message is dropped, or its mailbox is closed, when its data may just be on their way: who sends them does not wait for ever.
+pub(super) fn dropped_on_the_way(c: &Context) {
+    let [sender, receiver] = c.processes();
+    let out = sender.mailbox("out", 64);
+    for (at, len) in [9000, LONG].into_iter().cycle().take(60).enumerate() {
+        let into = receiver.mailbox(&format!("in{at}"), 64);
+        let data = bytes(1, len);
+        assert_eq!(out.put(&[into.address()], letter(1, Policy::Receiver), Data::Bytes(&data), soon()), Ok(1));
+        let header = next(&into);
+        if at % 4 < 2 {
+            into.discard(header.id).expect("it is there");
+        }
+        into.close();
+        assert!(sender.all.flush(soon()));
+        [&sender, &receiver].into_iter().for_each(Process::comes_to_hold_nothing);
+    }
+}
+
 /// Bytes of a process are bounded: who has too many that are unread waits, and what finds no room at the receiver stays where it is.
 pub(super) fn bounded(c: &Context) {
     let (sender, receiver) = (

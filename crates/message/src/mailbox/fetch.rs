@@ -101,7 +101,7 @@ impl Hub {
             _ => Err(self.why(state, from).unwrap_or_else(|| "it is gone".to_owned())),
         };
         match wanted {
-            Wanted::Nothing => {}
+            Wanted::Nothing(size) => state.received -= size,
             Wanted::Message { inbox, id } => self.message_fetched(state, (inbox, id), (from, key), came),
             Wanted::Storage { by, request, holders } => {
                 if came.is_ok() {
@@ -148,11 +148,9 @@ impl Hub {
             Body::Here(_, cost) => state.received -= cost,
             Body::Away(holder) => self.release(state, &holder),
             Body::Coming(holder, token) => {
-                state.received -= item.size;
+                // The holder is asked by now, and answers: what no receive took would stay, with it too.
                 if let Some(fetch) = state.fetches.get_mut(&token) {
-                    fetch.wanted = Wanted::Nothing;
-                    // If it is on its way by now the memory stays lent until it is here.
-                    self.filing.endpoint().cancel(token);
+                    fetch.wanted = Wanted::Nothing(item.size);
                 }
                 self.release(state, &holder);
             }

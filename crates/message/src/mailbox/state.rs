@@ -58,8 +58,8 @@ pub(super) enum Wanted {
     Message { inbox: u32, id: u64 },
     /// To be kept for others.
     Storage { by: PeerId, request: u64, holders: Vec<PeerId> },
-    /// Nothing any more: only the memory is still lent.
-    Nothing,
+    /// Nothing any more: only the memory is still lent, and so many bytes count as received ones.
+    Nothing(u64),
 }
 
 /// Data that a third process is asked to keep.
