@@ -29,6 +29,7 @@ pub static CASES: &[Case<Context>] = &[
     Case { name: "many_ports_send_to_one_and_each_in_order", run: from_many },
     Case { name: "many_to_many", run: many_to_many },
     Case { name: "ends_that_go_are_told", run: ends },
+    Case { name: "a_receiver_that_closes_at_once_is_told", run: hostile::closes_at_once },
     Case { name: "upcalls_answer", run: upcalls },
     Case { name: "an_upcall_may_be_replaced_and_may_panic", run: odd_upcalls },
     Case { name: "nobody_waits_beyond_a_deadline", run: deadlines },

@@ -9,7 +9,7 @@ use madrigal::ports::{Change, Item, PortAddress, Ports};
 use madrigal::{Endpoint, Worker};
 use madrigal_sys::piece::Piece;
 
-use super::common::{Context, connected, kind, message_of, nothing};
+use super::common::{Context, connected, kind, message_of, nothing, soon};
 use crate::noise::Noise;
 
 /// A process without ports, and the one that it sends to.
@@ -62,6 +62,38 @@ fn connect_to(port: &str, kind: &str) -> Vec<u8> {
         connect.extend(text.as_bytes());
     }
     connect
+}
+
+/// A receiver answers that a connection is there, and in the same moment that it is closed.
+pub(super) fn closes_at_once(c: &Context) {
+    let near = c.ports();
+    let stranger = Stranger::of(c, &near.receive_port("asked", &kind("")).expect("a port").address());
+    let to = PortAddress { name: "in".to_owned(), node: stranger.endpoint.address() };
+    for number in 1..=20u8 {
+        let mut out = near.send_port("out", &kind("")).expect("a port");
+        thread::scope(|scope| {
+            let (out, to) = (&mut out, &to);
+            let connects = scope.spawn(move || out.connect(to, soon()));
+            let asked = loop {
+                if let Some((_, call)) = stranger.endpoint.take_plain() {
+                    break call;
+                }
+            };
+            let attempt = &asked[2..6];
+            let accept = [&[1, 2][..], attempt, &[number, 0, 0, 0, 1, 0, 0, 0]].concat();
+            while !stranger.post(None, None, &accept) {}
+            while !stranger.post(None, None, &[1, 4, number, 0, 0, 0]) {}
+            while !connects.is_finished() {
+                stranger.worker.progress();
+            }
+            assert_eq!(connects.join().expect("ends"), Ok(()));
+        });
+        while !out.connected().is_empty() {
+            stranger.worker.progress();
+        }
+        let lost = out.take_lost();
+        assert!(lost.len() == 1 && lost[0].1.to_string().contains("the receive port is closed"), "{lost:?}");
+    }
 }
 
 /// Calls come all the time, and no answer is taken: who waits for a message goes on at its deadline.

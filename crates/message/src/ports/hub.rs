@@ -235,8 +235,13 @@ impl Hub {
         let mut state = self.lock();
         if let Some((asked, place)) = state.attempts.get_mut(&attempt)
             && *asked == from
+            && place.is_none()
         {
-            *place = Some(answer);
+            *place = Some(answer.clone());
+            if let Ok((connection, _)) = answer {
+                // At once: the next call may say that it is closed.
+                state.outgoing.insert((from, connection), false);
+            }
             return;
         }
         drop(state);
@@ -264,10 +269,7 @@ impl Hub {
         let answer = self.wait_for_answer(peer, (attempt, &call), &to, deadline);
         self.lock().attempts.remove(&attempt);
         match answer? {
-            Ok((connection, port)) => {
-                self.lock().outgoing.insert((peer, connection), false);
-                Ok((peer, connection, port))
-            }
+            Ok((connection, port)) => Ok((peer, connection, port)),
             Err(why) => Err(PortError::Refused { to, why }),
         }
     }
