@@ -86,7 +86,7 @@ impl Mailbox {
             }
             self.take_here(state, id)
         })?;
-        got.map_or_else(|| Err(self.late(id)), Ok)
+        got.map_or_else(|| self.get_late(id), Ok)
     }
 
     /// Takes a message out without its data, which are freed where they lie if nobody else holds them. Does not block.
@@ -152,15 +152,21 @@ impl Mailbox {
         Ok(Some(buffer))
     }
 
-    /// Why a message was not got in time.
-    fn late(&self, id: u64) -> MailError {
+    /// A message whose time is up: it, if another thread has just handled its arrival; or why it was not got.
+    fn get_late(&self, id: u64) -> Result<Buffer, MailError> {
         let mut state = self.hub.lock();
-        let item = state.boxes.get_mut(&self.number).and_then(|inbox| inbox.item(id));
-        match item.map(|item| &item.body) {
-            Some(Body::Away(holder) | Body::Coming(holder, _)) => {
-                MailError::Late { id, holder: format!("node {}", holder.at.id) }
+        if let Some(buffer) = self.take_here(&mut state, id)? {
+            return Ok(buffer);
+        }
+        let item = self.inbox(&mut state)?.item(id).ok_or(MailError::Gone(id))?;
+        if let Some(failed) = item.failed.take() {
+            return Err(failed);
+        }
+        match &item.body {
+            Body::Away(holder) | Body::Coming(holder, _) => {
+                Err(MailError::Late { id, holder: format!("node {}", holder.at.id) })
             }
-            _ => MailError::Gone(id),
+            Body::Here(..) => Err(MailError::Gone(id)),
         }
     }
 }
