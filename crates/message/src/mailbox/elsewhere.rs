@@ -10,7 +10,7 @@ use super::buffer::Buffer;
 use super::error::MailError;
 use super::hub::Hub;
 use super::state::{Answer, Offering, Request, State};
-use super::wire::{Call, Kept};
+use super::wire::{ALL, Call, Kept};
 use crate::endpoint::PeerId;
 use crate::ports::PortAddress;
 
@@ -95,9 +95,13 @@ impl Hub {
             Ok(answer.or(why.map(Err)))
         });
         let mut state = self.lock();
-        state.requests.remove(&request);
+        let late = state.requests.remove(&request).and_then(|asked| asked.answer);
         if !matches!(answer, Ok(Some(Ok(_)))) {
             state.store.release(peer, key);
+        }
+        if let Some(Ok(Kept { key, .. })) = late {
+            // Another thread has filed it after the last look: no header will name it.
+            self.tell(&mut state, peer, &Call::Sent { key, missed: ALL.to_vec() });
         }
         answer
     }

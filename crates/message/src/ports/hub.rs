@@ -267,7 +267,13 @@ impl Hub {
         let (to, from, kind) = (to.name.clone(), from.to_owned(), kind.to_string());
         let call = Call::Connect { attempt, order: self.order, to: to.clone(), from, kind }.bytes();
         let answer = self.wait_for_answer(peer, (attempt, &call), &to, deadline);
-        self.lock().attempts.remove(&attempt);
+        let late = self.lock().attempts.remove(&attempt);
+        if answer.is_err()
+            && let Some((_, Some(Ok((connection, port))))) = late
+        {
+            // Another thread has filed it after the last look.
+            self.leave(peer, connection, port);
+        }
         match answer? {
             Ok((connection, port)) => Ok((peer, connection, port)),
             Err(why) => Err(PortError::Refused { to, why }),
