@@ -137,9 +137,17 @@ struct Scene {
 }
 
 fn scene() -> Scene {
+    let (script, driver) = scripted();
+    scene_of(script, &[driver, &Missing])
+}
+
+fn scripted() -> (Arc<Mutex<Script>>, &'static dyn MessageDriver) {
     let script = Arc::new(Mutex::new(Script::default()));
-    let driver: &'static dyn MessageDriver = Box::leak(Box::new(Scripted(Arc::clone(&script))));
-    let options = Options { drivers: &[driver, &Missing], place: Place::default(), max_spin_ns: 50_000 };
+    (Arc::clone(&script), Box::leak(Box::new(Scripted(script))))
+}
+
+fn scene_of(script: Arc<Mutex<Script>>, drivers: &[&'static dyn MessageDriver]) -> Scene {
+    let options = Options { drivers, place: Place::default(), max_spin_ns: 50_000 };
     let worker = Worker::open(&options).expect("opens");
     let endpoint = worker.endpoint(worker.space()).expect("a channel");
     let peer = endpoint.peer(&them());
@@ -221,6 +229,20 @@ fn one_for_anybody_makes_everybody_looked_for() {
     let scene = scene();
     scene.receive(None);
     scene.until_asked(1);
+}
+
+#[test]
+fn a_peer_is_not_given_up_while_another_driver_tries() {
+    let ((first, near), (second, far)) = (scripted(), scripted());
+    let mut scene = scene_of(first, &[near, far]);
+    scene.send();
+    scene.until_asked(1);
+    assert_eq!(scene.fail(), []);
+    scene.script = second;
+    scene.until_asked(1);
+    assert_eq!(scene.endpoint.why(scene.peer), None);
+    assert_eq!(scene.fail().len(), 1, "no other one is left");
+    assert!(matches!(scene.endpoint.why(scene.peer), Some(LinkError::Unreachable { .. })));
 }
 
 #[test]

@@ -38,6 +38,7 @@ use madrigal_base::node::NodeAddress;
 use madrigal_progress::message::LinkError;
 use madrigal_sys::time;
 
+use crate::worker::state::NodeState;
 use crate::worker::{OpenError, Space, Worker};
 pub use stall::Stall;
 use state::EndpointState;
@@ -145,7 +146,9 @@ impl Endpoint {
     pub fn why(&self, peer: PeerId) -> Option<LinkError> {
         let mut core = self.worker.core();
         let peer = core.state.endpoint(self.channel)?.peers.get(peer.0 as usize).copied()?;
-        core.state.nodes[peer.node as usize].why.clone()
+        let node = &core.state.nodes[peer.node as usize];
+        // That one driver did not reach it is told where no other one does.
+        if node.state == NodeState::Down { node.why.clone() } else { None }
     }
 
     /// Sends a message.
