@@ -33,6 +33,7 @@ pub static CASES: &[Case<Context>] = &[
     Case { name: "what_cannot_be_is_an_error", run: misuse },
     Case { name: "what_is_closed_is_an_error", run: closed },
     Case { name: "nonsense_harms_nobody_else", run: hostile::nonsense },
+    Case { name: "who_takes_no_answers_leaves_others_theirs", run: hostile::takes_nothing },
 ];
 
 fn choose(c: &Context) {

@@ -1,11 +1,54 @@
 //! Processes that send what no process with mailboxes sends.
 
-use madrigal::endpoint::Send;
-use madrigal::mailbox::{Data, Filter, Held, Policy};
+use std::sync::Arc;
+
+use madrigal::endpoint::{PeerId, Send};
+use madrigal::mailbox::{Data, Filter, Held, Mailbox, Policy};
+use madrigal::{Endpoint, Worker};
 use madrigal_sys::piece::Piece;
 
 use super::common::{Context, after, bytes, got, letter, soon};
 use crate::noise::Noise;
+
+/// A process without mailboxes, and the one that it sends to.
+struct Stranger {
+    // Closed before its worker.
+    endpoint: Endpoint,
+    worker: Arc<Worker>,
+    to: PeerId,
+}
+
+impl Stranger {
+    fn of(c: &Context, to: &Mailbox) -> Self {
+        let worker = c.worker();
+        let endpoint = worker.endpoint(worker.space()).expect("opens");
+        let to = endpoint.peer(&to.address().node);
+        Self { endpoint, worker, to }
+    }
+
+    /// Sends a call, as soon as there is room.
+    fn sends(&self, bytes: &[u8]) {
+        // SAFETY: injected, so that the bytes are read before the call returns.
+        #[allow(unsafe_code)]
+        let parts = [unsafe { Piece::lend(bytes.as_ptr(), bytes.len()) }];
+        let send = Send { to: self.to, tag: None, data: None, parts: &parts, token: 0, inject: true, delivery: false };
+        while self.endpoint.send(&send).is_err() {
+            self.worker.progress();
+        }
+        self.worker.progress();
+    }
+}
+
+/// A call that asks for a line.
+fn open(line: u32, to: &str) -> Vec<u8> {
+    let mut bytes = vec![1, 1];
+    bytes.extend(line.to_le_bytes());
+    for text in [to, "stranger"] {
+        bytes.extend((text.len() as u16).to_le_bytes());
+        bytes.extend(text.as_bytes());
+    }
+    bytes
+}
 
 /// A call with fields that are likely: numbers are small, so that some name what there is.
 fn call(noise: &mut Noise) -> Vec<u8> {
@@ -54,25 +97,27 @@ fn call(noise: &mut Noise) -> Vec<u8> {
     bytes
 }
 
+/// More is asked than answers are kept for, and none is taken: whoever else asks has an answer.
+pub(super) fn takes_nothing(c: &Context) {
+    let [sender, receiver] = c.processes();
+    let (out, into) = (sender.mailbox("out", 4), receiver.mailbox("in", 4));
+    let stranger = Stranger::of(c, &into);
+    // 64 MiB of these may be unread on either side, and 4096 answers are kept.
+    let none = open(1, &"x".repeat(5000));
+    (0..31_000).for_each(|_| stranger.sends(&none));
+    assert_eq!(out.put(&[into.address()], letter(1, Policy::Sender), Data::Bytes(&[1; 9000]), soon()), Ok(1));
+    assert_eq!(got(&into).1.len(), 9000);
+}
+
 /// Calls that are none, or of others' numbers, harm nobody but their sender; nothing of them is left.
 pub(super) fn nonsense(c: &Context) {
     let [sender, receiver] = c.processes();
     receiver.all.offer(1 << 20);
     let (out, into) = (sender.mailbox("out", 4), receiver.mailbox("in", 4));
-    let worker = c.worker();
-    let endpoint = worker.endpoint(worker.space()).expect("opens");
-    let to = endpoint.peer(&into.address().node);
+    let stranger = Stranger::of(c, &into);
     let mut noise = Noise::new(77);
     for round in 0..3000u64 {
-        let bytes = call(&mut noise);
-        // SAFETY: injected, so that the bytes are read before the call returns.
-        #[allow(unsafe_code)]
-        let parts = [unsafe { Piece::lend(bytes.as_ptr(), bytes.len()) }];
-        let send = Send { to, tag: None, data: None, parts: &parts, token: 0, inject: true, delivery: false };
-        while endpoint.send(&send).is_err() {
-            worker.progress();
-        }
-        worker.progress();
+        stranger.sends(&call(&mut noise));
         if round % 100 == 0 {
             let data = super::common::bytes(round, 10_000);
             let policy = if round % 200 == 0 { Policy::Sender } else { Policy::Receiver };
@@ -82,8 +127,7 @@ pub(super) fn nonsense(c: &Context) {
             assert_eq!(into.get(header.id, soon()).as_deref().ok(), Some(&data[..]));
         }
     }
-    drop(endpoint);
-    drop(worker);
+    drop(stranger);
     // What it claimed to have is got by nobody, and let go of.
     let left = || into.list(&Filter { tag: None, ..Filter::default() }, 99);
     for header in left() {

@@ -1,14 +1,14 @@
 //! What the mailboxes of a process share: the endpoint, the lock, and what is due whenever a thread is in a call.
 
 use core::sync::atomic::{AtomicBool, Ordering};
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 use std::sync::{Mutex, MutexGuard};
 
 use madrigal_sys::time;
 
 use super::buffer::Buffer;
 use super::error::MailError;
-use super::state::{Owed, Owing, State};
+use super::state::{Owing, State};
 use super::wire::{Call, data_tag};
 use crate::endpoint::{PeerId, PostError, Posted, Send};
 use crate::filing::{Filing, lock};
@@ -21,7 +21,7 @@ const LOOK_NS: u64 = 100_000_000;
 const BUSY_LOOK_NS: u64 = 1_000_000_000;
 /// Calls that one pass handles: who waits has a deadline.
 const MOST_AT_ONCE: usize = 64;
-/// Answers to others' calls that are kept while they take none; further ones are not given.
+/// Answers to a process's calls that are kept while it takes none; further ones are not given.
 const MOST_OWED: usize = 4096;
 /// Polls between two reads of the clock.
 const CLOCK_POLLS: u32 = 8;
@@ -131,52 +131,53 @@ impl Hub {
 
     /// Sends a call now, or when there is room. A process that is gone need not have it.
     pub(super) fn tell(&self, state: &mut State, to: PeerId, call: &Call) {
-        self.owe(state, Owed { to, what: Owing::Call(call.bytes()) });
+        self.owe(state, to, Owing::Call(call.bytes()), usize::MAX);
     }
 
-    /// The same of an answer. False: too many wait for processes that take none.
+    /// The same of an answer. False: too many wait for that process, which takes none.
     pub(super) fn answer(&self, state: &mut State, to: PeerId, call: &Call) -> bool {
-        let has_room = state.owed.len() < MOST_OWED;
-        if has_room {
-            self.tell(state, to, call);
-        }
-        has_room
+        self.owe(state, to, Owing::Call(call.bytes()), MOST_OWED)
     }
 
     /// Sends data to one who fetches them, as [`Hub::answer`].
     pub(super) fn answer_data(&self, state: &mut State, to: PeerId, token: u64, data: Buffer) {
-        if state.owed.len() < MOST_OWED {
-            self.owe(state, Owed { to, what: Owing::Data(token, data) });
-        }
+        self.owe(state, to, Owing::Data(token, data), MOST_OWED);
     }
 
-    fn owe(&self, state: &mut State, owed: Owed) {
-        let waits = state.owed.iter().any(|before| before.to == owed.to);
-        if waits || self.send_owed(state, &owed) == Err(PostError::Again) {
-            state.owed.push_back(owed);
+    /// Sends something behind what is owed, unless so many things are by then.
+    fn owe(&self, state: &mut State, to: PeerId, what: Owing, most: usize) -> bool {
+        let waiting = state.owed.get(&to).map_or(0, VecDeque::len);
+        if waiting == 0 && self.send_owed(state, to, &what) != Err(PostError::Again) {
+            return true;
         }
+        let has_room = waiting < most;
+        if has_room {
+            state.owed.entry(to).or_default().push_back(what);
+        }
+        has_room
     }
 
     /// Sends what was owed and there is room for; of one process in order.
     fn pay(&self, state: &mut State) {
-        let (mut full, mut left) = (HashSet::new(), core::mem::take(&mut state.owed));
-        left.retain(|owed| {
-            let waits = full.contains(&owed.to) || self.send_owed(state, owed) == Err(PostError::Again);
-            if waits {
-                full.insert(owed.to);
+        let mut left = core::mem::take(&mut state.owed);
+        left.retain(|to, owed| {
+            while let Some(first) = owed.front()
+                && self.send_owed(state, *to, first) != Err(PostError::Again)
+            {
+                owed.pop_front();
             }
-            waits
+            !owed.is_empty()
         });
         state.owed = left;
     }
 
-    fn send_owed(&self, state: &mut State, owed: &Owed) -> Result<(), PostError> {
-        match &owed.what {
-            Owing::Call(bytes) => self.post(owed.to, bytes),
+    fn send_owed(&self, state: &mut State, to: PeerId, owed: &Owing) -> Result<(), PostError> {
+        match owed {
+            Owing::Call(bytes) => self.post(to, bytes),
             Owing::Data(fetch, data) => {
                 let (token, parts) = (self.filing.token(), [lend(data)]);
                 let tag = Some(data_tag(*fetch));
-                let send = Send { to: owed.to, tag, data: None, parts: &parts, token, inject: false, delivery: false };
+                let send = Send { to, tag, data: None, parts: &parts, token, inject: false, delivery: false };
                 if self.filing.endpoint().send(&send)? == Posted::Pending {
                     // The memory is lent until that is complete.
                     state.sending.insert(token, data.clone());

@@ -35,8 +35,8 @@ pub(super) struct State {
     /// Bytes of data that lie here or come, and how many they may be before data are left where they are.
     pub(super) received: u64,
     pub(super) most_received: u64,
-    /// What there was no room for, in order.
-    pub(super) owed: VecDeque<Owed>,
+    /// What there was no room for, of each process in order.
+    pub(super) owed: HashMap<PeerId, VecDeque<Owing>>,
     /// Processes that have no mailboxes any more.
     pub(super) over: HashSet<PeerId>,
     last: u32,
@@ -79,12 +79,6 @@ pub(super) struct Offering {
 }
 
 /// What is to be sent when there is room.
-pub(super) struct Owed {
-    pub(super) to: PeerId,
-    pub(super) what: Owing,
-}
-
-/// See [`Owed`].
 pub(super) enum Owing {
     Call(Vec<u8>),
     /// Data, for a fetch of that token.
@@ -106,7 +100,7 @@ impl State {
             early: VecDeque::new(),
             received: 0,
             most_received,
-            owed: VecDeque::new(),
+            owed: HashMap::new(),
             over: HashSet::new(),
             last: 0,
             looked: 0,
