@@ -115,6 +115,8 @@ impl Store {
         let missed: Vec<PeerId> = missed.iter().filter_map(|at| to.get(usize::from(*at)).copied()).collect();
         data.whose = Whose::Others;
         missed.into_iter().for_each(|peer| self.release(peer, key));
+        // It may have been for nobody at all.
+        self.free_unheld(key);
     }
 
     /// The data, for one who holds them.
@@ -212,6 +214,16 @@ mod tests {
         store.give_up(40);
         store.keep_for(A, (bytes(50), 60), vec![B]);
         assert_eq!(store.load(), Load { offers: 100, held: 60, asked: 0 });
+    }
+
+    #[test]
+    fn what_is_for_nobody_goes_when_it_was_sent() {
+        let mut store = Store::new(0);
+        store.offer(100);
+        assert!(store.ask(60));
+        let key = store.keep_for(A, (bytes(60), 60), Vec::new());
+        store.sent(A, key, &[]);
+        assert_eq!(store.load().held, 0);
     }
 
     #[test]
