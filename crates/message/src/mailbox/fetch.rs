@@ -9,13 +9,17 @@ use super::wire::{ALL, Call, Kept, data_tag};
 use crate::endpoint::{Completion, Kind, PeerId, Receive, Status};
 use crate::memory::Block;
 
+/// Data that may come at once because they are to lie here: fewer than the answers that a holder keeps ([`Hub::answer_data`]).
+const MOST_COMING: usize = 2048;
 /// What keeping anything for others costs beside its bytes.
 const EACH: u64 = 4096;
 
 impl Hub {
     /// Fetches data that are to lie here, as long as there is room.
     pub(super) fn fetch_early(&self, state: &mut State) {
-        while let Some(&(inbox, id)) = state.early.front() {
+        while state.fetches.len() < MOST_COMING
+            && let Some(&(inbox, id)) = state.early.front()
+        {
             let item = state.boxes.get_mut(&inbox).and_then(|inbox| inbox.item(id));
             if let Some(size) = item.filter(|item| matches!(item.body, Body::Away(_))).map(|item| item.size) {
                 let has_room = state.received.checked_add(size).is_some_and(|all| all <= state.most_received);
