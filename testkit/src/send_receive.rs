@@ -31,6 +31,7 @@ pub static CASES: &[Case<Context>] = &[
     Case { name: "ends_that_go_are_told", run: ends },
     Case { name: "a_receiver_that_closes_at_once_is_told", run: hostile::closes_at_once },
     Case { name: "upcalls_answer", run: upcalls },
+    Case { name: "two_that_send_much_to_each_other_read_meanwhile", run: both_send },
     Case { name: "an_upcall_may_be_replaced_and_may_panic", run: odd_upcalls },
     Case { name: "nobody_waits_beyond_a_deadline", run: deadlines },
     Case { name: "what_is_no_message_ends_its_connection_only", run: hostile::no_messages },
@@ -373,6 +374,37 @@ fn upcalls(c: &Context) {
         }
     });
     drop(questions);
+}
+
+/// More than may be unread, from each of two processes whose upcalls read: each waits for room at the other.
+fn both_send(c: &Context) {
+    const COUNT: u64 = 2500;
+    let both = [c.ports(), c.ports()];
+    let intos = both.each_ref().map(|ports| ports.receive_port("in", &kind("receive=upcall")).expect("a port"));
+    let read: [Arc<AtomicU64>; 2] = Default::default();
+    for (into, read) in intos.iter().zip(&read) {
+        let read = Arc::clone(read);
+        into.on_message(move |_| {
+            read.fetch_add(1, Ordering::Relaxed);
+        });
+    }
+    let outs = [0, 1].map(|at| connected(&both[at], &intos[1 - at].address(), "receive=upcall", &both[1 - at]));
+    let text = "x".repeat(40_000);
+    thread::scope(|scope| {
+        for (mut out, ports) in outs.into_iter().zip(&both) {
+            let (text, read) = (&text, &read);
+            scope.spawn(move || {
+                for _ in 0..COUNT {
+                    let mut message = out.message();
+                    message.write_text(text);
+                    out.send(&message).expect("is sent");
+                }
+                while read.iter().any(|read| read.load(Ordering::Relaxed) < COUNT) {
+                    ports.turn(Some(time::now_ns() + 1_000_000));
+                }
+            });
+        }
+    });
 }
 
 /// One that sets another one while it runs, which panics while a send waits: the send has the panic once nothing is lent any more.

@@ -107,7 +107,7 @@ impl SendPort {
         }
         let posted = self.connections.iter().map(|connection| (connection.key(), connection.post(&self.hub, message)));
         // Of a short message to receivers with room nothing is.
-        let under_way: Vec<_> = posted.filter(|(_, posted)| posted.failed || !posted.tokens.is_empty()).collect();
+        let under_way: Vec<_> = posted.filter(|(_, posted)| !posted.is_done()).collect();
         let lost = |(connection, posted): (Key, UnderWay)| (!posted.arrives(&self.hub)).then_some(connection);
         let has_waited = !under_way.is_empty();
         let lost: Vec<Key> = under_way.into_iter().filter_map(lost).collect();
@@ -305,12 +305,14 @@ struct UnderWay {
     tokens: Vec<u64>,
     /// Something was refused.
     failed: bool,
+    /// There was no room at first, so that upcalls may have run.
+    waited: bool,
 }
 
 impl Outgoing {
     /// Posts a message to one receiver.
     fn post(&self, hub: &Hub, message: &WriteMessage<'_>) -> UnderWay {
-        let mut under_way = UnderWay { tokens: Vec::new(), failed: false };
+        let mut under_way = UnderWay { tokens: Vec::new(), failed: false, waited: false };
         under_way.post(hub, self.peer, (message_tag(self.port), Some(u64::from(self.connection))), lend(&message.head));
         for one in &message.alone {
             if !under_way.failed {
@@ -326,12 +328,30 @@ impl UnderWay {
         let (token, parts) = (hub.filing.token(), [piece]);
         let inject = data.is_some() && piece.len() <= Endpoint::INJECT;
         let send = Send { to, tag: Some(tag), data, parts: &parts, token, inject, delivery: false };
-        let posted: Result<Posted, PostError> = hub.filing.post_when_room(to, || hub.filing.endpoint().send(&send));
-        match posted {
-            Ok(Posted::Done) => {}
-            Ok(Posted::Pending) => self.tokens.push(token),
-            Err(_) => self.failed = true,
+        loop {
+            match hub.filing.endpoint().send(&send) {
+                Err(PostError::Again) => self.wait_for_room(hub, to),
+                Ok(Posted::Done) => return,
+                Ok(Posted::Pending) => return self.tokens.push(token),
+                Err(_) => return self.failed = true,
+            }
         }
+    }
+
+    /// Does what is due until there is room: the receiver may wait for the same of us.
+    #[cold]
+    fn wait_for_room(&mut self, hub: &Hub, to: PeerId) {
+        self.waited = true;
+        while !hub.filing.endpoint().has_room(to) {
+            if hub.handle() == 0 {
+                hub.idle();
+            }
+        }
+    }
+
+    /// Whether nothing of it is lent, and all is well.
+    fn is_done(&self) -> bool {
+        self.tokens.is_empty() && !self.failed && !self.waited
     }
 
     /// Waits for all of it, whatever happens: the memory is free then. Whether the receiver has it.
