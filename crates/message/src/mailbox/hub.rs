@@ -25,8 +25,10 @@ const MOST_AT_ONCE: usize = 64;
 const MOST_OWED: usize = 4096;
 /// Polls between two reads of the clock.
 const CLOCK_POLLS: u32 = 8;
-/// How long the last data may take to leave when everything is closed.
+/// How long the last data may take to leave when everything is closed, ...
 const LEAVE_NS: u64 = 5_000_000_000;
+/// ... and behind them the word that there are no more.
+const OVER_NS: u64 = 1_000_000_000;
 
 /// See the module. The endpoint is closed before any memory that it was lent is dropped.
 pub(super) struct Hub {
@@ -241,6 +243,8 @@ impl Hub {
         let mut peers: HashSet<PeerId> = state.store.parties().into_iter().collect();
         peers.extend(state.outgoing.values().map(|line| line.peer));
         peers.extend(state.incoming.values().map(|line| line.peer));
+        peers.extend(state.requests.values().map(|request| request.asked));
+        peers.extend(state.owed.keys());
         for peer in peers {
             self.tell(&mut state, peer, &Call::Over);
         }
@@ -249,9 +253,10 @@ impl Hub {
 
 impl Drop for Hub {
     fn drop(&mut self) {
-        let until = time::now_ns() + LEAVE_NS;
-        self.send_all(until);
+        // Nothing more is kept for others.
+        self.lock().store.offer(0);
+        self.send_all(time::now_ns() + LEAVE_NS);
         self.leave();
-        self.send_all(until);
+        self.send_all(time::now_ns() + OVER_NS);
     }
 }
