@@ -106,6 +106,11 @@ impl Runtime {
         }
         pending.push(what);
         // A thread that closes the runtime sets the flag before it reads the list.
+        self.check_open()
+    }
+
+    /// Nothing is opened from one that is closed.
+    fn check_open(&self) -> Result<(), Failure> {
         if self.is_shut() { Err(Failure::new(MDG_ECLOSED, "the runtime is closed")) } else { Ok(()) }
     }
 
@@ -197,6 +202,7 @@ impl Runtime {
         if let Some(worker) = &*worker {
             return Ok(Arc::clone(worker));
         }
+        self.check_open()?;
         let failed = |error| Failure::new(MDG_EUNUSABLE, format!("cannot send messages: {error}"));
         // What is wrong with the environment is known from the runtime.
         let (opened, _) = madrigal::worker().map_err(failed)?;
@@ -209,6 +215,7 @@ impl Runtime {
         match &*ports {
             Some(ports) => Ok(ports.clone()),
             None => {
+                self.check_open()?;
                 let failed = |error| Failure::new(MDG_EUNUSABLE, format!("cannot open a port: {error}"));
                 Ok(ports.insert(Ports::open(&self.worker()?).map_err(failed)?).clone())
             }
@@ -221,6 +228,7 @@ impl Runtime {
         match &*mailboxes {
             Some(mailboxes) => Ok(mailboxes.clone()),
             None => {
+                self.check_open()?;
                 let failed = |error| Failure::new(MDG_EUNUSABLE, format!("cannot open a mailbox: {error}"));
                 Ok(mailboxes.insert(Mailboxes::open(&self.worker()?).map_err(failed)?).clone())
             }
@@ -235,7 +243,9 @@ impl Runtime {
         *lock(&self.descriptors) = None;
         self.settle();
         let (ports, mailboxes) = (lock(&self.ports).take(), lock(&self.mailboxes).take());
-        drop((ports, mailboxes, lock(&self.worker).take()));
+        // No lock is held while they are dropped: what an upcall has captured may call anything.
+        let worker = lock(&self.worker).take();
+        drop((ports, mailboxes, worker));
     }
 }
 
@@ -250,4 +260,18 @@ impl Drop for Runtime {
 #[inline]
 pub(crate) fn deadline(timeout_ns: i64) -> Option<u64> {
     u64::try_from(timeout_ns).ok().map(|ns| time::now_ns().saturating_add(ns))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_opened_from_one_that_is_closed() {
+        let runtime = Runtime::open().unwrap();
+        runtime.shut();
+        runtime.finish();
+        let codes = [runtime.worker().err(), runtime.ports().err(), runtime.mailboxes().err()];
+        assert!(codes.iter().all(|failed| failed.as_ref().is_some_and(|failed| failed.code == MDG_ECLOSED)), "{codes:?}");
+    }
 }
