@@ -70,14 +70,13 @@ impl Hub {
             }
             Call::Release { key } => state.store.release(from, key),
             Call::Store { request, size, data, holders } => {
-                let holders = holders.iter().map(|holder| self.filing.endpoint().peer(holder)).collect();
-                self.store(state, from, (request, size), data, holders);
+                self.store(state, from, (request, size), data, &holders);
             }
             Call::Stored { request, data, load } => {
                 let key = data.key;
                 if !answered(state, from, request, load, Ok(data)) {
                     // Nobody waits any more: no header will name it.
-                    self.tell(state, from, &Call::Sent { key, missed: ALL.to_vec() });
+                    self.answer(state, from, &Call::Sent { key, missed: ALL.to_vec() });
                 }
             }
             Call::Full { request, load, why } => {
@@ -116,7 +115,7 @@ impl Hub {
     fn opened(&self, state: &mut State, from: PeerId, line: u32, (theirs, places): (u32, u32)) {
         match state.outgoing.get_mut(&line).filter(|out| out.peer == from) {
             Some(out) => out.opened(theirs, places.clamp(1, MOST_PLACES)),
-            None => self.tell(state, from, &Call::Leaves { theirs }),
+            None => drop(self.answer(state, from, &Call::Leaves { theirs })),
         }
     }
 
@@ -143,15 +142,15 @@ impl Hub {
         };
         let is_away = matches!(body, Body::Away(_));
         let item = Item { line: theirs, source, tag, kind, size, sequence, policy, body, failed: None };
-        if inbox.name.is_none() {
-            // It is closed, and the sender does not know yet.
-            self.let_go(state, item);
-            return;
-        }
         if let Err(why) = line.comes(kind, sequence, inbox.places) {
             let line = line.theirs;
             state.end_incoming(theirs, |from| Change::Lost { from, why: why.to_owned() });
             self.tell(state, from, &Call::Closed { line });
+            return;
+        }
+        if inbox.name.is_none() {
+            // It is closed, and the sender does not know yet. It gets no place back: no more comes than it had places for.
+            self.let_go_of_data(state, item.body, size);
             return;
         }
         let id = inbox.add(item);

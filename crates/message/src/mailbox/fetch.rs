@@ -1,5 +1,7 @@
 //! Data that are fetched: from the process that keeps them, for a message here or to be kept for others.
 
+use madrigal_base::node::NodeAddress;
+
 use super::buffer::Buffer;
 use super::error::MailError;
 use super::hub::Hub;
@@ -148,22 +150,27 @@ impl Hub {
 
     /// A message is out of its mailbox: its data are let go of, and its place is the sender's again.
     pub(super) fn let_go(&self, state: &mut State, item: Item) {
-        match item.body {
-            Body::Here(_, cost) => state.received -= cost,
-            Body::Away(holder) => self.release(state, &holder),
-            Body::Coming(holder, token) => {
-                // The holder is asked by now, and answers: what no receive took would stay, with it too.
-                if let Some(fetch) = state.fetches.get_mut(&token) {
-                    fetch.wanted = Wanted::Nothing(item.size);
-                }
-                self.release(state, &holder);
-            }
-        }
+        self.let_go_of_data(state, item.body, item.size);
         let Some(line) = state.incoming.get_mut(&item.line) else { return };
         let Some(places) = state.boxes.get(&line.to).map(|inbox| inbox.places) else { return };
         if let Some(count) = line.taken(item.kind, places) {
             let (peer, line) = (line.peer, line.theirs);
             self.tell(state, peer, &Call::Taken { line, kind: item.kind, count });
+        }
+    }
+
+    /// The data of a message that nobody wants.
+    pub(super) fn let_go_of_data(&self, state: &mut State, body: Body, size: u64) {
+        match body {
+            Body::Here(_, cost) => state.received -= cost,
+            Body::Away(holder) => self.release(state, &holder),
+            Body::Coming(holder, token) => {
+                // The holder is asked by now, and answers: what no receive took would stay, with it too.
+                if let Some(fetch) = state.fetches.get_mut(&token) {
+                    fetch.wanted = Wanted::Nothing(size);
+                }
+                self.release(state, &holder);
+            }
         }
     }
 
@@ -179,7 +186,7 @@ impl Hub {
         by: PeerId,
         (request, size): (u64, u64),
         data: Kept,
-        holders: Vec<PeerId>,
+        holders: &[NodeAddress],
     ) {
         if !size.checked_add(EACH).is_some_and(|cost| state.store.ask(cost)) {
             let load = state.store.load();
@@ -187,6 +194,7 @@ impl Hub {
             self.answer(state, by, &Call::Full { request, load, why });
             return;
         }
+        let holders: Vec<_> = holders.iter().map(|holder| self.filing.endpoint().peer(holder)).collect();
         if let Some(buffer) = data.shared.and_then(|found| Buffer::open(found, size)) {
             self.tell(state, by, &Call::Release { key: data.key });
             self.stored(state, (by, request), (size, Ok(buffer)), holders);

@@ -23,6 +23,8 @@ use crate::memory::{lend, lend_mut};
 const LOOK_NS: u64 = 100_000_000;
 /// Calls, and messages of a port that is tended, that one pass handles: who waits has a deadline.
 const MOST_AT_ONCE: usize = 64;
+/// What may wait for a peer before connections that it gives are not left any more.
+const MOST_OWED: usize = 4096;
 /// How long the last words may take to leave.
 const LEAVE_NS: u64 = 5_000_000_000;
 
@@ -245,7 +247,10 @@ impl Hub {
             return;
         }
         drop(state);
-        if let Ok((connection, port)) = answer {
+        if let Ok((connection, port)) = answer
+            // A peer that takes nothing, and answers what nobody asked, is owed no more.
+            && lock(&self.owed).iter().filter(|owed| owed.to == from).count() < MOST_OWED
+        {
             self.leave(from, connection, port);
         }
     }

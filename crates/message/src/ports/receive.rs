@@ -11,7 +11,7 @@ use super::error::PortError;
 use super::hub::{Found, Hub};
 use super::kinds::PortType;
 use super::state::{Arrived, Change, ThrowAway};
-use super::wire::{Front, Item, bulk_tag};
+use super::wire::{Front, Item, MOST_ALONE, bulk_tag};
 use crate::endpoint::{Kind, Receive, Status};
 use crate::memory::lend_mut;
 
@@ -292,13 +292,16 @@ impl ReadMessage {
 impl ReadMessage {
     /// Arrays that were not read are received into no memory.
     fn skip_rest(&mut self) {
+        let mut alone = 0;
         while !self.broken {
             let rest = self.arrived.head.get(self.at..).unwrap_or_default();
             match Front::read(rest) {
                 None => drop(self.corrupt()),
+                Some(_) if alone > MOST_ALONE => drop(self.corrupt()),
                 Some(Front { item: Item::Nothing, .. }) => return,
                 Some(front) => {
                     self.at += front.lead + front.inside;
+                    alone += usize::from(front.alone.is_some());
                     let token = self.hub.filing.token();
                     if front.alone.is_some() && self.post(&[], token) {
                         self.hub.filing.forget(token);

@@ -9,7 +9,7 @@ use super::elements::{Element, Number, Order, reorder};
 use super::error::PortError;
 use super::hub::Hub;
 use super::kinds::PortType;
-use super::wire::{ALONE, ARRAY, BEGIN, BULK, END, LONGEST_HEAD, TEXT, bulk_tag, message_tag};
+use super::wire::{ALONE, ARRAY, BEGIN, BULK, END, LONGEST_HEAD, MOST_ALONE, TEXT, bulk_tag, message_tag};
 use crate::Endpoint;
 use crate::endpoint::{Kind, PeerId, PostError, Posted, Send, Status};
 use crate::memory::lend;
@@ -219,8 +219,8 @@ impl<'d> WriteMessage<'d> {
     /// An array of numbers of that kind, of which these are the bytes: those of whole numbers.
     pub fn write_array_of(&mut self, number: Number, bytes: &'d [u8]) {
         let bytes = whole(number, bytes);
-        if bytes.len() > BULK && self.order == Order::NATIVE {
-            self.lead(number, bytes.len());
+        if self.goes_alone(bytes) && self.order == Order::NATIVE {
+            self.lead(number, bytes);
             self.alone.push(Alone::Lent(bytes));
         } else {
             self.write_copy_of(number, bytes);
@@ -235,8 +235,8 @@ impl<'d> WriteMessage<'d> {
     /// As [`WriteMessage::write_array_of`], of bytes that may change as soon as this returns.
     pub fn write_copy_of(&mut self, number: Number, bytes: &[u8]) {
         let bytes = whole(number, bytes);
-        self.lead(number, bytes.len());
-        if bytes.len() > BULK {
+        self.lead(number, bytes);
+        if self.goes_alone(bytes) {
             let mut copy = bytes.to_vec();
             reorder(&mut copy, number, self.order);
             self.alone.push(Alone::Own(copy));
@@ -280,9 +280,13 @@ impl<'d> WriteMessage<'d> {
     }
 
     /// An array's front.
-    fn lead(&mut self, number: Number, bytes: usize) {
-        self.head.push(number as u8 | if bytes > BULK { ALONE } else { ARRAY });
-        self.head.extend(((bytes / number.size()) as u64).to_le_bytes());
+    fn lead(&mut self, number: Number, bytes: &[u8]) {
+        self.head.push(number as u8 | if self.goes_alone(bytes) { ALONE } else { ARRAY });
+        self.head.extend(((bytes.len() / number.size()) as u64).to_le_bytes());
+    }
+
+    fn goes_alone(&self, bytes: &[u8]) -> bool {
+        bytes.len() > BULK && self.alone.len() < MOST_ALONE
     }
 }
 

@@ -19,6 +19,8 @@ use crate::fields::{Reader, write_text};
 
 /// Arrays with more bytes than this travel alone, straight from the sender's memory to the receiver's.
 pub const BULK: usize = 4 << 10;
+/// The most arrays of a message that travel alone: further ones are in the head, however long.
+pub(super) const MOST_ALONE: usize = 1 << 16;
 /// The longest head of a message.
 pub(super) const LONGEST_HEAD: usize = 64 << 20;
 /// The version of this format.
@@ -185,7 +187,7 @@ impl Front {
                 let front = Self { lead: 9, ..mark(Item::Array(number, count)) };
                 match tag & (ARRAY | ALONE) {
                     ARRAY => Self { inside: bytes, ..front },
-                    ALONE => Self { alone: Some(bytes), ..front },
+                    ALONE if bytes > BULK => Self { alone: Some(bytes), ..front },
                     _ => return None,
                 }
             }
@@ -213,6 +215,13 @@ mod tests {
             assert_eq!(Call::read(&bytes), Some(call));
             assert_eq!(Call::read(&bytes[..bytes.len() - 1]), None);
         }
+    }
+
+    #[test]
+    fn what_travels_alone_is_long() {
+        let array = |count: u64| [&[Number::U8 as u8 | ALONE][..], &count.to_le_bytes()].concat();
+        assert_eq!((Front::read(&array(0)), Front::read(&array(BULK as u64))), (None, None));
+        assert_eq!(Front::read(&array(BULK as u64 + 1)).and_then(|front| front.alone), Some(BULK + 1));
     }
 
     proptest! {
