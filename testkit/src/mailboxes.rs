@@ -32,6 +32,7 @@ pub static CASES: &[Case<Context>] = &[
     Case { name: "random_messages_among_all", run: random },
     Case { name: "what_cannot_be_is_an_error", run: misuse },
     Case { name: "what_is_closed_is_an_error", run: closed },
+    Case { name: "a_mailbox_that_closes_while_many_put_is_told_to_each", run: closes_meanwhile },
     Case { name: "nonsense_harms_nobody_else", run: hostile::nonsense },
     Case { name: "who_takes_no_answers_leaves_others_theirs", run: hostile::takes_nothing },
 ];
@@ -229,6 +230,27 @@ fn misuse(c: &Context) {
     let header = next(&into);
     assert_eq!((into.discard(header.id), into.discard(header.id)), (Ok(()), Err(MailError::Gone(header.id))));
     sender.comes_to_hold_nothing();
+}
+
+/// Several threads put into a mailbox that closes meanwhile: each learns that it is not its own one.
+fn closes_meanwhile(c: &Context) {
+    let [sender, receiver] = c.processes();
+    let (out, data) = (sender.mailbox("out", 4), bytes(1, 2 << 20));
+    for round in 0..30u64 {
+        let into = receiver.mailbox(&format!("in{round}"), 64);
+        let to = [into.address()];
+        assert_eq!(out.put(&to, letter(1, Policy::Sender), Data::Bytes(b"x"), soon()), Ok(1));
+        thread::scope(|scope| {
+            let put = || out.put(&to, letter(1, Policy::Sender), Data::Bytes(&data), soon());
+            let all = [0; 3].map(|_| scope.spawn(put));
+            while sender.all.held().own < data.len() as u64 {}
+            into.close();
+            for told in all.map(|one| one.join().expect("ends")) {
+                let is_meant = matches!(told, Ok(1) | Err(MailError::Refused { .. } | MailError::Lost { .. }));
+                assert!(is_meant, "{told:?}");
+            }
+        });
+    }
 }
 
 fn closed(c: &Context) {

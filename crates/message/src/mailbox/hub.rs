@@ -47,6 +47,10 @@ impl Hub {
         self.is_shut.store(true, Ordering::Release);
     }
 
+    pub(super) fn is_shut(&self) -> bool {
+        self.is_shut.load(Ordering::Acquire)
+    }
+
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
         lock(&self.state)
     }
@@ -95,7 +99,7 @@ impl Hub {
             if let Some(found) = attempt(&mut self.lock())? {
                 return Ok(Some(found));
             }
-            if self.is_shut.load(Ordering::Acquire) {
+            if self.is_shut() {
                 return Err(MailError::Closed);
             }
             if polls % CLOCK_POLLS == 1 && deadline.is_some_and(|deadline| time::now_ns() >= deadline) {

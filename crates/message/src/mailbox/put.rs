@@ -198,9 +198,12 @@ impl Hub {
         let (mut missed, mut error) = (Vec::new(), None);
         for (at, place) in places.iter().enumerate() {
             let sent = self.until(put.deadline, |state| {
-                state.is_open(place.line)?;
-                let Some(out) = state.outgoing.get_mut(&place.line) else { return Err(MailError::Closed) };
-                let Some(theirs) = out.theirs() else { return Err(MailError::Closed) };
+                let gone = state.why_no_line(put, at);
+                if state.outgoing.contains_key(&place.line) {
+                    state.is_open(place.line)?;
+                }
+                let Some(out) = state.outgoing.get_mut(&place.line) else { return Err(gone) };
+                let Some(theirs) = out.theirs() else { return Err(gone) };
                 envelope.sequence = out.sequence + 1;
                 let call = Call::Header { theirs, envelope: envelope.clone() };
                 match self.post(place.peer, &call.bytes()) {
@@ -259,6 +262,15 @@ impl State {
                 out.give_places(put.letter.kind, 1);
             }
         }
+    }
+
+    /// Why a receiver's line, which was there when the message was begun, is no more: another thread may have told why it ended.
+    fn why_no_line(&self, put: &Put<'_>, at: usize) -> MailError {
+        if self.boxes.get(&put.by).is_none_or(|inbox| inbox.name.is_none()) {
+            return MailError::Closed;
+        }
+        let to = put.to.get(at).map_or_else(String::new, |to| to.name.clone());
+        MailError::Lost { to, why: "its line has ended".to_owned() }
     }
 
     /// Which receiver had no place, and why.
