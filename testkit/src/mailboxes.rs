@@ -273,7 +273,9 @@ fn closed(c: &Context) {
     // All of a process: threads that wait return.
     thread::scope(|scope| {
         let waiting = scope.spawn(|| out.wait(&Filter::default(), None));
+        let turning = scope.spawn(|| sender.all.turn(None));
         sender.all.close();
+        turning.join().expect("ends");
         assert_eq!(waiting.join().expect("ends"), Err(MailError::Closed));
     });
 }

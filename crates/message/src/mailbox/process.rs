@@ -82,9 +82,10 @@ impl Mailboxes {
     }
 
     /// Does what is due: calls of others, data that they fetch. Waits for something to do until `deadline` (nanoseconds of the monotonic
-    /// clock).
+    /// clock), or until all is closed.
     pub fn turn(&self, deadline: Option<u64>) {
-        while self.hub.handle() == 0 && deadline.is_none_or(|deadline| time::now_ns() < deadline) {
+        let waits = || !self.hub.is_shut() && deadline.is_none_or(|deadline| time::now_ns() < deadline);
+        while self.hub.handle() == 0 && waits() {
             self.hub.filing.endpoint().worker().idle();
         }
     }

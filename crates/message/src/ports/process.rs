@@ -68,9 +68,11 @@ impl Ports {
         self.hub.shut();
     }
 
-    /// Does what is due: answers of others, upcalls. Waits for something to do until `deadline` (nanoseconds of the monotonic clock).
+    /// Does what is due: answers of others, upcalls. Waits for something to do until `deadline` (nanoseconds of the monotonic clock), or until
+    /// all is closed.
     pub fn turn(&self, deadline: Option<u64>) {
-        while self.hub.handle() == 0 && deadline.is_none_or(|deadline| time::now_ns() < deadline) {
+        let waits = || !self.hub.is_shut() && deadline.is_none_or(|deadline| time::now_ns() < deadline);
+        while self.hub.handle() == 0 && waits() {
             self.hub.idle();
         }
         self.hub.raise();
