@@ -64,6 +64,7 @@ fn every_item(c: &Context) {
                 let finished = out.send(&message).expect("is sent");
                 assert_eq!(finished.receivers, 1);
                 assert!(finished.bytes > 810_000, "{finished:?}");
+                assert!(near.flush(soon()));
             });
             let mut message = message_of(&into);
             assert_eq!(into.receive(Some(0)).err(), Some(PortError::Busy));
@@ -147,6 +148,7 @@ fn read_otherwise(c: &Context) {
                 message.write_array(&long);
                 out.send(&message).expect("is sent");
             }
+            assert!(near.flush(soon()));
         });
         for number in 0..30u64 {
             let mut message = message_of(&into);
@@ -311,6 +313,7 @@ fn ends(c: &Context) {
     message.write(1u8);
     out.send(&message).expect("is sent");
     out.disconnect(&to).expect("leaves");
+    assert!(near.flush(soon()));
     assert_eq!(out.disconnect(&to), Err(PortError::NotConnected("in".to_owned())));
     // What was sent before is received, and then the end is told.
     assert_eq!(message_of(&into).read(), Ok(1u8));
@@ -475,4 +478,10 @@ fn deadlines(c: &Context) {
         changes.extend(into.changes());
     }
     assert!(into.connected().is_empty(), "{changes:?}");
+    // Nobody turns what is closed.
+    thread::scope(|scope| {
+        let turning = scope.spawn(|| near.turn(None));
+        near.close();
+        turning.join().expect("ends");
+    });
 }

@@ -70,7 +70,7 @@ fn main() -> ExitCode {
 /// those of the task that were joined are gone.
 fn alone() -> ExitCode {
     let threads = || std::fs::read_dir("/proc/self/task").map_or(0, Iterator::count);
-    let gone = (0..1000).any(|_| {
+    let gone = (0..250_000).any(|_| {
         std::thread::sleep(std::time::Duration::from_millis(1));
         threads() == 1
     });

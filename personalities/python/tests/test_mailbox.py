@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array
 import os
+import select
 import signal
 import subprocess
 import unittest
@@ -98,6 +99,8 @@ class Mailboxes(unittest.TestCase):
         self.box.add_store(at)
         self.box.put(address, bytes(100_000), policy="elsewhere", timeout=WATCHDOG)
         self.assertEqual(self.box.why()["stores"], [{"address": at, "offers": 1 << 24, "held": 104096, "asked": 0}])
+        while not select.select([child.stdout], [], [], 0)[0]:
+            self.box.turn(timeout=0.01)
         self.assertEqual(len(child.stdout.readline().strip()), 12)
         os.kill(store.pid, signal.SIGKILL)
         store.wait()

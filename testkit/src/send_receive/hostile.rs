@@ -147,6 +147,7 @@ pub(super) fn no_messages(c: &Context) {
     let mut message = honest.message();
     message.write(77u32);
     honest.send(&message).expect("is sent");
+    assert!(near.flush(soon()));
     let got = loop {
         let mut message = message_of(&into);
         if message.from() == "out" {

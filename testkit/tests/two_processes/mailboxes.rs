@@ -54,7 +54,7 @@ pub(crate) fn part(words: &[&str]) {
         }
         "receiver" => receive_for_ever(&own),
         "sender" => send_for_ever(&all, &own, &others),
-        "reader" => read_shared(&own),
+        "reader" => read_shared(&all, &own),
         "vandal" => write_shared(&own),
         _ => panic!("unclear: {words:?}"),
     }
@@ -176,10 +176,12 @@ fn drain(into: &Mailbox, from: &PortAddress, sequence: &mut u64, told: &mut Hash
 }
 
 /// Gets a buffer, reads all of it, and has it until it is told to let it go.
-fn read_shared(own: &Mailbox) {
+fn read_shared(all: &Mailboxes, own: &Mailbox) {
     let header = own.wait(&Filter::default(), soon()).expect("it is open").expect("a message");
     let buffer = own.get(header.id, soon()).expect("its data");
     assert!(buffer.is_shared() && buffer.len() == SHARED);
+    // That it is mapped, and no more held for this process: nobody turns it while it reads what it is told.
+    assert!(all.flush(soon()));
     println!("{}", buffer.iter().map(|byte| u64::from(*byte)).sum::<u64>());
     let mut line = String::new();
     std::io::stdin().read_line(&mut line).expect("told");

@@ -63,7 +63,8 @@ pub(crate) fn killed(driver: &'static dyn MessageDriver) {
                 next += 1;
             }
             if !is_connected {
-                is_connected = reply.connect(&back, Some(time::now_ns() + 50_000_000)).is_ok();
+                reply.connect(&back, Some(time::now_ns() + 250_000_000_000)).expect("connects");
+                is_connected = true;
             }
         }
         let mut message = reply.message();
