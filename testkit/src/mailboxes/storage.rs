@@ -197,6 +197,11 @@ pub(super) fn bounded(c: &Context) {
     }
     let full = put(Policy::Sender, after(20_000_000)).expect_err("there is no room");
     assert!(matches!(&full, MailError::NoRoom { held: 80_000, most: 100_000, .. }), "{full}");
+    // Who does not read is named, also to one who puts to others.
+    let other = receiver.mailbox("other", 64);
+    let (to, data) = ([other.address()], bytes(1, 40_000));
+    let full = out.put(&to, letter(0, Policy::Sender), Data::Bytes(&data), after(20_000_000)).expect_err("no room");
+    assert!(matches!(&full, MailError::NoRoom { to, .. } if to == "in"), "{full}");
     got(&into);
     assert_eq!(put(Policy::Sender, soon()), Ok(1));
     for _ in 0..4 {

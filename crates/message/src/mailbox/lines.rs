@@ -92,6 +92,11 @@ impl Outgoing {
         self.free[kind as usize] > 0
     }
 
+    /// How many messages may be unread there.
+    pub(super) fn unread(&self) -> u32 {
+        self.free.iter().map(|free| self.places - free).sum()
+    }
+
     /// Takes a place; there is one.
     pub(super) fn take_place(&mut self, kind: Kind) {
         self.free[kind as usize] -= 1;

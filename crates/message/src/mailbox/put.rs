@@ -1,5 +1,6 @@
 //! A message is put into mailboxes: lines, places, data that are kept, headers.
 
+use core::cmp::Reverse;
 use std::collections::HashSet;
 use std::sync::Arc;
 
@@ -174,7 +175,9 @@ impl Hub {
             Ok(state.store.has_room(cost).then(|| state.store.keep(buffer.clone(), holders.to_vec())))
         })?;
         let key = kept.ok_or_else(|| {
-            let ((held, most), to) = (self.lock().store.own(), put.to[0].name.clone());
+            let mut state = self.lock();
+            let (held, most) = state.store.own();
+            let to = state.who_reads_late().or_else(|| Some(put.to.first()?.name.clone())).unwrap_or_default();
             MailError::NoRoom { size, held, most, to }
         })?;
         Ok(Kept { key, shared: buffer.found() })
@@ -262,6 +265,14 @@ impl State {
                 out.give_places(put.letter.kind, 1);
             }
         }
+    }
+
+    /// Of the mailboxes of processes that hold data of ours, the one with the most messages that may be unread.
+    fn who_reads_late(&mut self) -> Option<String> {
+        let holders = self.store.parties();
+        let lines = self.outgoing.iter().filter(|(_, out)| holders.contains(&out.peer));
+        let (_, out) = lines.max_by_key(|(line, out)| (out.unread(), Reverse(**line)))?;
+        Some(out.to.name.clone())
     }
 
     /// Why a receiver's line, which was there when the message was begun, is no more: another thread may have told why it ended.
