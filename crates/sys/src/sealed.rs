@@ -51,6 +51,8 @@ pub struct Found {
 struct Mapped {
     base: NonNull<u8>,
     len: usize,
+    /// The process that alone has it: in one that was forked from that, anything may lie there.
+    only_in: Option<u32>,
 }
 
 // SAFETY: the mapping stays where it is until drop, and does not belong to a thread.
@@ -77,9 +79,10 @@ impl Draft {
             .map(Fd::from)?;
         rustix::fs::ftruncate(&fd, len as u64)?;
         rustix::fs::fallocate(&fd, FallocateFlags::empty(), 0, len as u64)?;
-        let map = Mapped::of(&fd, len, ProtFlags::READ | ProtFlags::WRITE)?;
+        let mut map = Mapped::of(&fd, len, ProtFlags::READ | ProtFlags::WRITE)?;
         // SAFETY: the range is our own mapping. A child that had it could write, and seals would be refused.
         unsafe { rustix::mm::madvise(map.base.as_ptr().cast(), len, Advice::LinuxDontFork)? };
+        map.only_in = Some(own_pid());
         Ok(Self { map, fd, id })
     }
 
@@ -105,14 +108,20 @@ impl Draft {
     }
 
     /// From now on nobody writes: who does so by an address of before gets SIGSEGV. An error: a process that is no party mapped it for
-    /// writing (`EBUSY`), or there is no /proc; the buffer is gone with that.
+    /// writing (`EBUSY`), or there is no /proc, or this process was forked from the one that made it (`EINVAL`); the buffer is gone with
+    /// that.
     pub fn seal(self) -> Result<Sealed, Errno> {
-        let Self { map, fd, id } = self;
+        let Self { mut map, fd, id } = self;
+        if !map.is_here() {
+            return Err(Errno::INVAL);
+        }
         let file = open_own(own_pid(), fd.as_raw_fd(), id)?;
         let (at, len) = (map.base.as_ptr().cast::<c_void>(), map.len);
         // SAFETY: replaces exactly our own mapping by one of the same file at the same place, which is not borrowed here. That the
         // descriptor is for reading only keeps the kernel from counting it as one that writes.
         unsafe { rustix::mm::mmap(at, len, ProtFlags::READ, MapFlags::SHARED | MapFlags::FIXED, &file, 0)? };
+        // A child has that one.
+        map.only_in = None;
         rustix::fs::fcntl_add_seals(&fd, SEALS)?;
         Ok(Sealed { map, fd: file, id })
     }
@@ -148,13 +157,23 @@ impl Mapped {
     fn of(fd: &Fd, len: usize, prot: ProtFlags) -> Result<Self, Errno> {
         // SAFETY: a fresh mapping at an address of the kernel's choice aliases nothing.
         let base = unsafe { rustix::mm::mmap(core::ptr::null_mut(), len, prot, MapFlags::SHARED, fd, 0)? };
-        Ok(Self { base: NonNull::new(base.cast()).ok_or(Errno::NOMEM)?, len })
+        Ok(Self { base: NonNull::new(base.cast()).ok_or(Errno::NOMEM)?, len, only_in: None })
+    }
+}
+
+impl Mapped {
+    /// Whether this process has it.
+    fn is_here(&self) -> bool {
+        self.only_in.is_none_or(|pid| pid == own_pid())
     }
 }
 
 impl Drop for Mapped {
     fn drop(&mut self) {
-        // SAFETY: base and len are exactly what mmap gave, unmapped once.
+        if !self.is_here() {
+            return;
+        }
+        // SAFETY: base and len are exactly what mmap gave in this process, unmapped once.
         let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
     }
 }
@@ -232,6 +251,26 @@ mod tests {
         assert_eq!(open(found, 100), None);
         assert_eq!(Draft::new(0).err(), Some(Errno::INVAL));
         assert_eq!(Draft::new(1 << 50).err(), Some(Errno::NOMEM));
+    }
+
+    #[test]
+    fn a_forked_child_leaves_alone_what_lies_there() {
+        let is_mapped = |name: &str| std::fs::read_to_string("/proc/self/maps").unwrap().contains(name);
+        for seals in [false, true] {
+            let mut draft = Draft::new(100).unwrap();
+            let name = name_of(draft.id);
+            draft.map.only_in = Some(own_pid() + 1);
+            if seals {
+                assert_eq!(draft.seal().err(), Some(Errno::INVAL));
+            } else {
+                drop(draft);
+            }
+            assert!(is_mapped(&name));
+        }
+        let draft = Draft::new(100).unwrap();
+        let name = name_of(draft.id);
+        drop(draft);
+        assert!(!is_mapped(&name));
     }
 
     #[test]

@@ -10,6 +10,7 @@ use super::links::runtime_of;
 use super::types::{mdg_buffer, mdg_mailbox, mdg_runtime};
 use crate::codes::{MDG_EGONE, MDG_EINVAL, MDG_OK};
 use crate::failure::Failure;
+use crate::fork;
 use crate::mailboxes::{Buffer, Mailbox};
 use crate::object::{Object, with};
 use crate::ports::address;
@@ -352,7 +353,11 @@ pub extern "C" fn mdg_mailbox_turn(mailbox: mdg_mailbox, timeout_ns: i64) -> c_i
 /// Returns 0, or MDG_ESYSTEM (no memory, no descriptor is free), MDG_EINVAL (no byte), MDG_EFULL, MDG_EFORKED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mdg_buffer_new(len: usize, buffer: *mut mdg_buffer) -> c_int {
-    let make = || Ok(Object::Buffer(Box::new(Buffer::draft(len)?)));
+    let make = || {
+        // A child has not what lies there while it is written.
+        fork::begin()?;
+        Ok(Object::Buffer(Box::new(Buffer::draft(len)?)))
+    };
     // SAFETY: the program vouches for its pointers.
     status(|| unsafe { opened::<Buffer>(buffer, "`buffer`", make) }.map(|_| MDG_OK))
 }

@@ -155,7 +155,7 @@ static void store(int in, int out)
 int main(void)
 {
     int down[2][2], up[2][2], status, i;
-    pid_t keeper = started(down[0], up[0], store), receiver = started(down[1], up[1], receive);
+    pid_t keeper = started(down[0], up[0], store), receiver = started(down[1], up[1], receive), child;
     char at_store[ADDRESS], to[ADDRESS], text[2048];
     const char *twice[2] = {to, to}, *nobody = "nobody";
     mdg_letter letter = {NULL, 1, 0, MDG_DATA, MDG_AT_RECEIVER};
@@ -164,6 +164,13 @@ int main(void)
     void *at = NULL;
     get(up[0][0], at_store);
     get(up[1][0], to);
+    /* A child of one that has a buffer alone may not use the library either. */
+    CHECK(mdg_buffer_new(1, &buffer) == 0);
+    child = fork();
+    if (child == 0)
+        _exit(mdg_close(buffer) == MDG_EFORKED && mdg_buffer_new(1, &buffer) == MDG_EFORKED ? 0 : 1);
+    CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    CHECK(mdg_close(buffer) == 0);
     CHECK(mdg_runtime_open(&runtime) == 0);
     CHECK(mdg_mailbox_open(runtime, "out", 8, &out) == 0);
     /* What cannot be. */
