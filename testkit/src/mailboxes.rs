@@ -31,10 +31,12 @@ pub static CASES: &[Case<Context>] = &[
     Case { name: "many_senders_each_in_order", run: order },
     Case { name: "random_messages_among_all", run: random },
     Case { name: "what_cannot_be_is_an_error", run: misuse },
+    Case { name: "a_third_process_that_says_nothing_is_passed_over", run: hostile::says_nothing },
     Case { name: "what_is_closed_is_an_error", run: closed },
     Case { name: "a_mailbox_that_closes_while_many_put_is_told_to_each", run: closes_meanwhile },
     Case { name: "nonsense_harms_nobody_else", run: hostile::nonsense },
     Case { name: "who_takes_no_answers_leaves_others_theirs", run: hostile::takes_nothing },
+    Case { name: "who_has_no_name_is_told", run: hostile::has_no_name },
 ];
 
 fn choose(c: &Context) {

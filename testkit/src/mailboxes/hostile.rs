@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use madrigal::endpoint::{PeerId, Send};
-use madrigal::mailbox::{Data, Filter, Held, Mailbox, Policy};
+use madrigal::mailbox::{Data, Filter, Held, Mailbox, Policy, PortAddress};
 use madrigal::{Endpoint, Worker};
 use madrigal_sys::piece::Piece;
 
@@ -95,6 +95,34 @@ fn call(noise: &mut Noise) -> Vec<u8> {
         _ => bytes.extend((0..noise.below(60)).map(|_| noise.next_u64() as u8)),
     }
     bytes
+}
+
+/// One that is said to offer memory answers nothing: another one is asked, also by one who has no deadline.
+pub(super) fn says_nothing(c: &Context) {
+    let [sender, receiver, third] = c.processes();
+    third.all.offer(1 << 20);
+    let (out, into, store) = (sender.mailbox("out", 4), receiver.mailbox("in", 4), third.mailbox("store", 1));
+    let silent = Stranger::of(c, &into);
+    sender.all.add_store(&PortAddress { name: "none".to_owned(), node: silent.endpoint.address() });
+    sender.all.add_store(&store.address());
+    assert_eq!(out.put(&[into.address()], letter(1, Policy::Elsewhere), Data::Bytes(&[1; 9000]), None), Ok(1));
+    assert_eq!(got(&into).1.len(), 9000);
+}
+
+/// The name of a sender is one that a mailbox may have.
+pub(super) fn has_no_name(c: &Context) {
+    let receiver = c.process();
+    let into = receiver.mailbox("in", 4);
+    let stranger = Stranger::of(c, &into);
+    stranger.sends(&[&[1, 1, 7, 0, 0, 0, 2, 0][..], b"in", &[1, 0], b"\n"].concat());
+    let answer = loop {
+        stranger.worker.progress();
+        if let Some((_, answer)) = stranger.endpoint.take_plain() {
+            break answer;
+        }
+    };
+    let told = String::from_utf8_lossy(&answer);
+    assert!(told.contains(r"`\n` is no name of a mailbox"), "{told}");
 }
 
 /// More is asked than answers are kept for, and none is taken: whoever else asks has an answer.

@@ -61,7 +61,11 @@ impl Hub {
     fn handle_data_call(&self, state: &mut State, from: PeerId, call: Call) {
         match call {
             Call::Fetch { key, token } => match state.store.get(from, key) {
-                Some(data) => self.answer_data(state, from, token, data),
+                Some(data) => {
+                    let its = state.requests.values_mut().filter(|asked| (asked.asked, asked.key) == (from, key));
+                    its.for_each(|asked| asked.has_begun = true);
+                    self.answer_data(state, from, token, data);
+                }
                 None => drop(self.answer(state, from, &Call::Missing { token })),
             },
             // It completes as one that was taken back.
@@ -90,7 +94,11 @@ impl Hub {
     /// A mailbox of another process wants to send to one here.
     fn open(&self, state: &mut State, from: PeerId, line: u32, (to, name): (&str, &str)) {
         let refused = |why: String| Call::Refused { line, why };
-        let source = self.filing.endpoint().who(from).filter(|_| is_name(name));
+        if !is_name(name) {
+            self.answer(state, from, &refused(format!("`{}` is no name of a mailbox", name.escape_debug())));
+            return;
+        }
+        let source = self.filing.endpoint().who(from);
         let Some(number) = state.named(to) else {
             self.answer(state, from, &refused(format!("there is no mailbox `{}`", to.escape_debug())));
             return;

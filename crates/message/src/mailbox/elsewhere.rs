@@ -16,6 +16,8 @@ use crate::ports::PortAddress;
 
 /// How long those that had no room are left alone.
 const PAUSE_NS: u64 = 20_000_000;
+/// How long one may take to fetch the data, or to say no, before the next one is asked.
+const ASK_NS: u64 = 1_000_000_000;
 
 impl Hub {
     /// From now on that process is asked to keep data.
@@ -73,7 +75,7 @@ impl Hub {
         Some((Arc::clone(&least.address), least.peer))
     }
 
-    /// Asks one: what it keeps, or why it does not. `None`: it has not answered in the time given.
+    /// Asks one: what it keeps, or why it does not. `None`: it has not answered in the time given, or has not begun to in a second.
     fn ask_one(
         &self,
         deadline: Option<u64>,
@@ -86,14 +88,24 @@ impl Hub {
         // It is the only one who holds them here, for as long as it takes them. They are bounded by its answer.
         let key = state.store.keep(buffer.clone(), vec![peer]);
         let data = Kept { key, shared: buffer.found() };
-        state.requests.insert(request, Request { asked: peer, answer: None });
+        state.requests.insert(request, Request { asked: peer, key, has_begun: false, answer: None });
         self.tell(&mut state, peer, &Call::Store { request, size, data, holders: holders.to_vec() });
         drop(state);
-        let answer = self.until(deadline, |state| {
+        let look = |state: &mut State| {
             let why = self.why(state, peer);
             let answer = state.requests.get_mut(&request).and_then(|request| request.answer.take());
-            Ok(answer.or(why.map(Err)))
+            answer.or(why.map(Err))
+        };
+        let soon = time::now_ns().saturating_add(ASK_NS);
+        let first = self.until(Some(deadline.map_or(soon, |deadline| deadline.min(soon))), |state| {
+            let has_begun = state.requests.get(&request).is_some_and(|request| request.has_begun);
+            Ok(look(state).map(Some).or(has_begun.then_some(None)))
         });
+        let answer = match first {
+            // Data may take long.
+            Ok(Some(None)) => self.until(deadline, |state| Ok(look(state))),
+            first => first.map(Option::flatten),
+        };
         let mut state = self.lock();
         let late = state.requests.remove(&request).and_then(|asked| asked.answer);
         if !matches!(answer, Ok(Some(Ok(_)))) {

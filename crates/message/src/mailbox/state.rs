@@ -65,6 +65,10 @@ pub(super) enum Wanted {
 /// Data that a third process is asked to keep.
 pub(super) struct Request {
     pub(super) asked: PeerId,
+    /// Of the data here.
+    pub(super) key: u64,
+    /// It fetches them.
+    pub(super) has_begun: bool,
     pub(super) answer: Option<Answer>,
 }
 
