@@ -163,7 +163,7 @@ impl Hub {
         }
         let id = inbox.add(item);
         if is_away && policy == Policy::Receiver {
-            state.early.push_back((number, id));
+            state.add_early(number, id);
         }
     }
 }

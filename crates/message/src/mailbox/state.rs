@@ -117,6 +117,17 @@ impl State {
         self.last
     }
 
+    /// A message whose data are to lie here as soon as there is room.
+    pub(super) fn add_early(&mut self, inbox: u32, id: u64) {
+        let Self { early, boxes, .. } = self;
+        if early.len() == early.capacity() {
+            // The first one may wait for long, and those behind it be taken meanwhile.
+            early.retain(|(inbox, id)| boxes.get_mut(inbox).is_some_and(|inbox| inbox.item(*id).is_some()));
+            early.reserve(1 + early.len());
+        }
+        early.push_back((inbox, id));
+    }
+
     /// The mailbox of that name.
     pub(super) fn named(&self, name: &str) -> Option<u32> {
         self.boxes.iter().find(|(_, inbox)| inbox.name.as_deref() == Some(name)).map(|(number, _)| *number)
@@ -154,5 +165,18 @@ impl State {
     pub(super) fn is_open(&mut self, line: u32) -> Result<bool, MailError> {
         let Some(out) = self.outgoing.get(&line) else { return Err(MailError::Closed) };
         out.is_open().inspect_err(|_| drop(self.remove_route(line)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_that_were_taken_are_not_waited_for() {
+        let mut state = State::new(0, 0);
+        state.boxes.insert(1, Inbox::new("in", 1));
+        (0..100_000).for_each(|id| state.add_early(1, id));
+        assert!(state.early.len() < 10 && state.early.back() == Some(&(1, 99_999)));
     }
 }
