@@ -35,6 +35,7 @@ pub static CASES: &[Case<Context>] = &[
     Case { name: "an_upcall_may_be_replaced_and_may_panic", run: odd_upcalls },
     Case { name: "nobody_waits_beyond_a_deadline", run: deadlines },
     Case { name: "what_is_no_message_ends_its_connection_only", run: hostile::no_messages },
+    Case { name: "who_gives_a_head_late_keeps_nobody_beyond_a_deadline", run: hostile::late_head },
     Case { name: "a_flood_of_calls_keeps_nobody_beyond_a_deadline", run: hostile::flood },
 ];
 

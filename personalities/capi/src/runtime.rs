@@ -272,6 +272,9 @@ mod tests {
         runtime.shut();
         runtime.finish();
         let codes = [runtime.worker().err(), runtime.ports().err(), runtime.mailboxes().err()];
-        assert!(codes.iter().all(|failed| failed.as_ref().is_some_and(|failed| failed.code == MDG_ECLOSED)), "{codes:?}");
+        assert!(
+            codes.iter().all(|failed| failed.as_ref().is_some_and(|failed| failed.code == MDG_ECLOSED)),
+            "{codes:?}"
+        );
     }
 }

@@ -39,6 +39,10 @@ pub(super) fn soon() -> Option<u64> {
     Some(time::now_ns() + 250_000_000_000)
 }
 
+pub(super) fn after(ns: u64) -> Option<u64> {
+    Some(time::now_ns() + ns)
+}
+
 /// The next message, within a time.
 pub(super) fn message_of(port: &ReceivePort) -> ReadMessage {
     port.receive(soon()).expect("none is being read").expect("a message")

@@ -9,7 +9,7 @@ use madrigal::ports::{Change, Item, PortAddress, Ports};
 use madrigal::{Endpoint, Worker};
 use madrigal_sys::piece::Piece;
 
-use super::common::{Context, connected, kind, message_of, nothing, soon};
+use super::common::{Context, after, connected, kind, message_of, nothing, soon};
 use crate::noise::Noise;
 
 /// A process without ports, and the one that it sends to.
@@ -94,6 +94,40 @@ pub(super) fn closes_at_once(c: &Context) {
         let lost = out.take_lost();
         assert!(lost.len() == 1 && lost[0].1.to_string().contains("the receive port is closed"), "{lost:?}");
     }
+}
+
+/// A long head is announced, and its sender stops: who waits goes on at its deadline, and has the message once it comes.
+pub(super) fn late_head(c: &Context) {
+    let far = c.ports();
+    let into = far.receive_port("in", &kind("")).expect("a port");
+    let stranger = Stranger::of(c, &into.address());
+    while !stranger.post(None, None, &connect_to("in", "")) {}
+    let accept = loop {
+        far.turn(Some(0));
+        stranger.worker.progress();
+        if let Some((_, answer)) = stranger.endpoint.take_plain() {
+            break answer;
+        }
+    };
+    let number = |at: usize| u64::from(u32::from_le_bytes(accept[at..at + 4].try_into().expect("four")));
+    let (connection, port, text) = (number(6), number(10), vec![b'x'; 4 << 20]);
+    let head = [&[0x20][..], &(text.len() as u32).to_le_bytes(), &text].concat();
+    // SAFETY: there, and unchanged, until the send is complete, for which this waits below.
+    #[allow(unsafe_code)]
+    let parts = [unsafe { Piece::lend(head.as_ptr(), head.len()) }];
+    let (tag, data) = (Some(1 << 62 | port), Some(connection));
+    let send = Send { to: stranger.to, tag, data, parts: &parts, token: 1, inject: false, delivery: false };
+    stranger.endpoint.send(&send).expect("is sent");
+    // It may be copied without the sender, or need it.
+    let mut came = (0..5).find_map(|_| into.receive(after(5_000_000)).expect("none is being read"));
+    let mut is_sent = false;
+    while came.is_none() || !is_sent {
+        is_sent |= stranger.endpoint.next(true).is_some_and(|done| done.token == 1);
+        came = came.or_else(|| into.receive(Some(0)).expect("none is being read"));
+    }
+    let mut message = came.expect("the message");
+    assert_eq!(message.read_text().map(|text| text.len()), Ok(4 << 20));
+    message.finish().expect("the end");
 }
 
 /// Calls come all the time, and no answer is taken: who waits for a message goes on at its deadline.

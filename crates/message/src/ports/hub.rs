@@ -13,11 +13,12 @@ use super::address::PortAddress;
 use super::elements::Order;
 use super::error::PortError;
 use super::kinds::PortType;
-use super::state::{Answer, Arrived, Incoming, State, Upcall};
-use super::wire::{Call, LEAVES, LONGEST_HEAD, message_tag};
-use crate::endpoint::{Claim, Completion, Kind, PeerId, PostError, Receive, Send, Status, Taken, Wanted};
+use super::state::{Answer, Arrived, Incoming, Port, State, Upcall};
+use super::take::Found;
+use super::wire::{Call, LEAVES, message_tag};
+use crate::endpoint::{Completion, Kind, PeerId, PostError, Send, Wanted};
 use crate::filing::{Filing, lock};
-use crate::memory::{lend, lend_mut};
+use crate::memory::lend;
 
 /// How often a waiting thread looks whether a peer has gone.
 const LOOK_NS: u64 = 100_000_000;
@@ -52,14 +53,6 @@ struct Owed {
     tag: Option<u64>,
     data: Option<u64>,
     bytes: Vec<u8>,
-}
-
-/// What [`Hub::take`] finds.
-pub(super) enum Found {
-    Message(Arrived),
-    /// No message, but calls.
-    Calls,
-    Nothing,
 }
 
 impl Hub {
@@ -145,7 +138,7 @@ impl Hub {
         match state.ports.get_mut(&number) {
             // A new one may have been set meanwhile.
             Some(port) if port.name.is_some() && port.upcall.is_none() => port.upcall = upcall,
-            Some(port) if port.name.is_none() && port.connections.is_empty() => {
+            Some(port) if port.name.is_none() && port.connections.is_empty() && port.coming.is_none() => {
                 state.ports.remove(&number);
                 self.tended.fetch_sub(1, Ordering::Relaxed);
                 drop(state);
@@ -392,61 +385,6 @@ impl Hub {
         }
     }
 
-    /// The next message of a receive port that is here, without those that only say that a sender leaves. No other one is taken before
-    /// [`Hub::is_read`], for arrays that travel alone come in the order of their messages.
-    pub(super) fn take(&self, port: u32) -> Result<Found, PortError> {
-        let wanted = Wanted { from: None, tag: Some(message_tag(port)), ignore: 0 };
-        loop {
-            let mut state = self.lock();
-            match state.ports.get(&port) {
-                None => return Ok(Found::Nothing),
-                Some(taken) if taken.is_busy => return Err(PortError::Busy),
-                Some(_) => {}
-            }
-            let (seen, body) = match self.filing.endpoint().take(&wanted) {
-                Taken::Message(seen, body) => (seen, body),
-                Taken::PlainOnes => return Ok(Found::Calls),
-                Taken::Nothing => return Ok(Found::Nothing),
-            };
-            let counted = state.counted(port, &seen);
-            drop(state);
-            match (counted, body) {
-                (Some((connection, from)), Ok(head)) => return Ok(Found::Message(Arrived { connection, from, head })),
-                (Some((connection, from)), Err((len, claim))) => match self.receive_head(len, claim) {
-                    Some(head) => return Ok(Found::Message(Arrived { connection, from, head })),
-                    None => {
-                        self.is_read(port);
-                        self.end(port, connection, "its message is longer than one may be, or was cut short");
-                    }
-                },
-                // Nobody's, or a sender's last one.
-                (None, Err((_, claim))) => drop(self.filing.endpoint().discard(claim)),
-                (None, Ok(_)) => {}
-            }
-        }
-    }
-
-    /// A message was read, or thrown away.
-    pub(super) fn is_read(&self, port: u32) {
-        if let Some(port) = self.lock().ports.get_mut(&port) {
-            port.is_busy = false;
-        }
-    }
-
-    fn receive_head(&self, len: usize, claim: Claim) -> Option<Vec<u8>> {
-        if len > LONGEST_HEAD {
-            let _ = self.filing.endpoint().discard(claim);
-            return None;
-        }
-        let mut head = vec![0; len];
-        let token = self.filing.token();
-        let parts = [lend_mut(&mut head)];
-        let receive = Receive { from: None, tag: None, ignore: 0, parts: &parts, token, multi: None };
-        self.filing.endpoint().receive_claimed(claim, &receive).ok()?;
-        let done = self.filing.wait(Kind::Received, token);
-        (done.status == Status::Ok && done.len == len).then_some(head)
-    }
-
     /// A connection of a receive port is over before its sender left.
     pub(super) fn end(&self, port: u32, connection: u32, why: &str) {
         let ended = self.lock().ports.get_mut(&port).and_then(|port| port.lose(connection, why));
@@ -498,6 +436,10 @@ impl Hub {
         for (number, connection, peer) in all {
             let Some(why) = self.filing.endpoint().why(peer) else { continue };
             // What had come before is read first.
+            let is_coming = |port: &Port| port.coming.as_ref().is_some_and(|coming| coming.connection == connection);
+            if self.lock().ports.get(&number).is_some_and(is_coming) {
+                continue;
+            }
             let here = Wanted { from: Some(peer), tag: Some(message_tag(number)), ignore: 0 };
             if self.filing.endpoint().peek(&here).is_none()
                 && let Some(port) = self.lock().ports.get_mut(&number)

@@ -26,6 +26,7 @@ mod process;
 mod receive;
 mod send;
 mod state;
+mod take;
 mod wire;
 
 pub(crate) use address::is_name;

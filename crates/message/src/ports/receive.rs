@@ -8,9 +8,10 @@ use madrigal_sys::time;
 use super::address::PortAddress;
 use super::elements::{Element, Number, reorder};
 use super::error::PortError;
-use super::hub::{Found, Hub};
+use super::hub::Hub;
 use super::kinds::PortType;
 use super::state::{Arrived, Change, ThrowAway};
+use super::take::Found;
 use super::wire::{Front, Item, MOST_ALONE, bulk_tag};
 use crate::endpoint::{Kind, Receive, Status};
 use crate::memory::lend_mut;
@@ -173,7 +174,8 @@ impl ReadMessage {
         Ok(())
     }
 
-    /// An array of as many numbers as there are in `values`. A long one is received there, without a copy.
+    /// An array of as many numbers as there are in `values`. A long one is received there, without a copy: this waits until its sender has
+    /// given it, or is gone, however long that takes.
     pub fn read_array<T: Element>(&mut self, values: &mut [T]) -> Result<(), PortError> {
         self.read_array_into(T::NUMBER, bytemuck::cast_slice_mut(values))
     }

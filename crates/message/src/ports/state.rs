@@ -8,6 +8,7 @@ use super::error::PortError;
 use super::kinds::PortType;
 use super::wire::LEAVES;
 use crate::endpoint::{PeerId, Seen};
+use crate::memory::Block;
 
 /// The most connections of a receive port, and changes that it remembers.
 const MOST_CONNECTIONS: usize = 1 << 16;
@@ -44,6 +45,8 @@ pub(super) struct Port {
     pub(super) is_enabled: bool,
     /// A message of it is being read.
     pub(super) is_busy: bool,
+    /// One whose head comes by rendezvous. The port stays until it is here, for its memory is lent.
+    pub(super) coming: Option<Coming>,
     pub(super) connections: BTreeMap<u32, Incoming>,
     pub(super) changes: VecDeque<Change>,
     pub(super) upcall: Option<Upcall>,
@@ -86,6 +89,14 @@ pub enum Change {
     },
 }
 
+/// A message whose head is on its way.
+pub(super) struct Coming {
+    pub(super) connection: u32,
+    pub(super) from: Incoming,
+    pub(super) head: Block,
+    pub(super) token: u64,
+}
+
 /// A message that came: its head, and where its arrays come from.
 pub(super) struct Arrived {
     pub(super) connection: u32,
@@ -110,6 +121,7 @@ impl State {
             kind: kind.clone(),
             is_enabled: false,
             is_busy: false,
+            coming: None,
             connections: BTreeMap::new(),
             changes: VecDeque::new(),
             upcall: None,
