@@ -10,6 +10,14 @@ use super::wire::LEAVES;
 use crate::endpoint::{PeerId, Seen};
 use crate::memory::Block;
 
+/// What is found of a port.
+pub(super) enum Found {
+    Message(Arrived),
+    /// No message, but calls, or something that comes.
+    Calls,
+    Nothing,
+}
+
 /// The most connections of a receive port, and changes that it remembers.
 const MOST_CONNECTIONS: usize = 1 << 16;
 /// See [`MOST_CONNECTIONS`].

@@ -4,18 +4,10 @@ use std::sync::MutexGuard;
 
 use super::error::PortError;
 use super::hub::Hub;
-use super::state::{Arrived, Coming, Incoming, State};
+use super::state::{Arrived, Coming, Found, Incoming, State};
 use super::wire::{LONGEST_HEAD, message_tag};
 use crate::endpoint::{Claim, Kind, PeerId, Receive, Status, Taken, Wanted};
 use crate::memory::Block;
-
-/// What [`Hub::take`] finds.
-pub(super) enum Found {
-    Message(Arrived),
-    /// No message, but calls, or something that comes.
-    Calls,
-    Nothing,
-}
 
 impl Hub {
     /// The next message of a receive port that is here, without those that only say that a sender leaves. No other one is taken before

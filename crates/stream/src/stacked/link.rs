@@ -15,6 +15,7 @@ use madrigal_progress::driver::Waker;
 use madrigal_progress::engine::{Class, Engine, Next, Registration, Source, Work};
 use madrigal_sys::{Errno, time};
 
+use super::pace::Pace;
 use crate::half::Filled;
 use crate::op::Handler;
 use crate::vlink::VLink;
@@ -23,6 +24,7 @@ use crate::vlink::VLink;
 const MOVED: usize = 128 << 10;
 /// The most that is kept for an end that is not known.
 const MOST_UNKNOWN: usize = 1 << 20;
+
 /// One end, shared by its reader, its writer and the handlers of its connections.
 pub(super) struct Link {
     pub(super) local: Locator,
@@ -101,13 +103,6 @@ struct Carrier {
     is_over: bool,
     /// It takes nothing more.
     is_broken: bool,
-}
-
-/// How fast the connections take bytes while there is something to be taken.
-#[derive(Default)]
-struct Pace {
-    since: u64,
-    bytes: u64,
 }
 
 impl Link {
@@ -203,11 +198,9 @@ impl Link {
 
     /// A connection that was to be made was not.
     pub(super) fn not_made(self: &Arc<Self>) {
-        let mut state = self.lock();
-        if let Some(further) = &mut state.further {
+        if let Some(further) = &mut self.lock().further {
             further.not_made(time::now_ns());
         }
-        drop(state);
         self.pump();
     }
 
@@ -264,10 +257,8 @@ impl Link {
     pub(super) fn end(&self) {
         let mut state = self.lock();
         let is_done = state.lanes.values().all(|carrier| !carrier.is_writing);
-        let lanes = mem::take(&mut state.lanes);
-        let further = state.further.take();
-        let timer = state.timer.take();
-        let wanting = state.wanting.take();
+        let (lanes, further) = (mem::take(&mut state.lanes), state.further.take());
+        let (timer, wanting) = (state.timer.take(), state.wanting.take());
         drop(state);
         for Carrier { link, .. } in lanes.values() {
             if is_done { drop(link.close()) } else { link.abort() }
@@ -291,9 +282,9 @@ impl State {
         if self.asks_after {
             link.ask_after();
         }
-        let (buffer, rest) = (vec![0; MOVED], 0..0);
         let (is_writing, is_reading, is_broken, is_over) = (false, false, false, false);
-        self.lanes.insert(lane, Carrier { link, is_writing, is_reading, is_broken, buffer, rest, is_over });
+        let carrier = Carrier { link, is_writing, is_reading, is_broken, buffer: vec![0; MOVED], rest: 0..0, is_over };
+        self.lanes.insert(lane, carrier);
     }
 
     /// The adapter for whose sake there is no link any more, if the other end sent it what it must not send.
@@ -337,8 +328,7 @@ impl State {
         self.lanes.remove(&lane).map(|carrier| carrier.link)
     }
 
-    /// Nothing more goes by a connection. What came by it may be read still, if it is the last one; else what others do not have comes by
-    /// them.
+    /// Nothing more goes by a connection. What came by it can still be read if it is the last one; else it comes by the others.
     fn cannot_write(&mut self, lane: Lane) -> Option<VLink> {
         self.lanes.get_mut(&lane)?.is_broken = true;
         if self.is_writable() { self.lose(lane) } else { None }
@@ -354,7 +344,6 @@ impl State {
                 if self.out.is_empty() {
                     break;
                 }
-                // One that fails does so again when it is posted.
                 let taken = carrier.link.write_now(&self.out).unwrap_or(0);
                 self.taken += taken as u64;
                 self.pace.took(taken);
@@ -442,39 +431,6 @@ impl State {
     }
 }
 
-impl Pace {
-    /// A connection has more than it can take.
-    fn begin(&mut self, now: u64) {
-        if self.since == 0 {
-            (self.since, self.bytes) = (now, 0);
-        }
-    }
-
-    fn took(&mut self, count: usize) {
-        self.bytes += count as u64;
-    }
-
-    /// Bytes a second, if enough of them were counted.
-    fn rate(&mut self, now: u64, is_busy: bool) -> Option<u64> {
-        let time = now.saturating_sub(self.since);
-        let enough = self.since > 0 && time > 10_000_000 && self.bytes >= MOVED as u64;
-        let rate = u128::from(self.bytes) * 1_000_000_000 / u128::from(time.max(1));
-        if enough || !is_busy {
-            (self.since, self.bytes) = (if is_busy { now } else { 0 }, 0);
-        }
-        enough.then(|| u64::try_from(rate).unwrap_or(u64::MAX))
-    }
-}
-
-/// Drops what can be read; whether there was anything.
-fn drop_front(adapters: &mut dyn Adapter) -> bool {
-    let some = !adapters.front().is_empty();
-    while let count @ 1.. = adapters.front().len() {
-        adapters.consume(count);
-    }
-    some
-}
-
 /// Posts a read of a connection.
 fn read(by: &VLink, buffer: Vec<u8>, link: &Arc<Link>, lane: Lane) {
     let link = Arc::clone(link);
@@ -501,7 +457,6 @@ fn write(by: &VLink, bytes: Vec<u8>, link: &Arc<Link>, lane: Lane) {
         if outcome.is_err() {
             let gone = state.cannot_write(lane);
             drop(state);
-            // Closed without the lock, as in `pump`.
             gone.iter().for_each(VLink::abort);
             return link.pump();
         }
@@ -534,4 +489,13 @@ impl Source for Timer {
     fn arm(&self) -> bool {
         false
     }
+}
+
+/// Drops what can be read; whether there was anything.
+fn drop_front(adapters: &mut dyn Adapter) -> bool {
+    let some = !adapters.front().is_empty();
+    while let count @ 1.. = adapters.front().len() {
+        adapters.consume(count);
+    }
+    some
 }

@@ -23,6 +23,7 @@ mod link;
 mod listen;
 mod made_of;
 mod messages;
+mod pace;
 
 use std::net::IpAddr;
 use std::sync::Arc;
