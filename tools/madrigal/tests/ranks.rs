@@ -7,6 +7,7 @@ mod common;
 use madrigal_tests::trials::skip;
 use std::process::{Child, Command, Stdio};
 
+use common::bed::until;
 use common::{madrigal, run};
 use serde_json::Value;
 
@@ -17,8 +18,33 @@ madrigal_tests::trials![
     what_the_parallel_side_can_do_here_is_told,
 ];
 
-/// Two processes that send each other messages until this is dropped: the command measuring a Circuit.
+/// Two processes that send each other messages for some seconds: the command measuring a Circuit.
 struct Job(Child);
+
+/// What is told of a job by `why`, all of it while the job went on.
+struct Told {
+    job: u32,
+    worker: Value,
+    later: Value,
+    text: String,
+    all: String,
+}
+
+impl Told {
+    /// On a busy machine a job may be over before it has been asked about.
+    fn of(method: &str) -> Self {
+        until("a job that is told of", || {
+            let mut job = Job::start(method);
+            let pid = job.0.id();
+            let (worker, later) = (job.worker()?, job.worker()?);
+            let (code, text, _) = run(madrigal().args(["why", &pid.to_string()]));
+            let (_, all, _) = run(madrigal().arg("why"));
+            let goes_on = job.0.try_wait().unwrap().is_none();
+            assert!(!goes_on || code == Some(0), "{text}");
+            goes_on.then_some(Self { job: pid, worker, later, text, all })
+        })
+    }
+}
 
 impl Job {
     fn start(method: &str) -> Self {
@@ -27,11 +53,14 @@ impl Job {
         Self(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
     }
 
-    /// The worker of the process that was started, as soon as it sent something to a node that is up.
-    fn worker(&mut self) -> Value {
+    /// The worker of the process that was started, as soon as it sent something to a node that is up. Nothing: the job is over.
+    fn worker(&mut self) -> Option<Value> {
         loop {
             let (code, stdout, stderr) = run(madrigal().args(["why", &self.0.id().to_string(), "--json"]));
-            assert_eq!(self.0.try_wait().unwrap(), None, "the job goes on");
+            if let Some(ended) = self.0.try_wait().unwrap() {
+                assert!(ended.success(), "{ended}");
+                return None;
+            }
             if code != Some(0) {
                 // It has no worker yet.
                 assert!(stderr.contains("is not under madrigal"), "{stderr}");
@@ -41,7 +70,7 @@ impl Job {
             let worker = &answer["processes"][0]["workers"][0];
             let peers = worker["peers"].as_array().unwrap();
             if peers.iter().any(|peer| peer["state"] == "up" && peer["frames_in"].as_u64() > Some(100)) {
-                return worker.clone();
+                return Some(worker.clone());
             }
         }
     }
@@ -61,8 +90,7 @@ fn peer(worker: &Value) -> &Value {
 }
 
 fn a_rank_tells_its_peers_paths_and_counters() {
-    let mut job = Job::start("shm");
-    let worker = job.worker();
+    let Told { job, worker, later, text, all } = Told::of("shm");
     let told = peer(&worker);
     assert_eq!(told["path"], "shm", "{told}");
     assert!(told["how"].as_str().unwrap().starts_with("inbox"), "{told}");
@@ -73,28 +101,23 @@ fn a_rank_tells_its_peers_paths_and_counters() {
     assert!(told["how"] == "inbox, single copy" || refused, "{told}");
     let count = |of: &Value, what: &str| of[what].as_u64().unwrap();
     assert!(count(told, "frames_out") > 100 && count(told, "bytes_out") >= 8 * 100, "{told}");
-    let later = job.worker();
     let later = peer(&later);
     assert!(count(later, "frames_in") >= count(told, "frames_in") && later["node"] == told["node"]);
     // The other process is found by its node, among all of this user's.
-    assert!(told["pid"].as_u64().is_some_and(|pid| pid != u64::from(job.0.id())), "{told}");
-    let (code, text, _) = run(madrigal().args(["why", &job.0.id().to_string()]));
-    assert!(code == Some(0) && text.contains("knows 1 node\n") && text.contains("  shm  "), "{text}");
+    assert!(told["pid"].as_u64().is_some_and(|pid| pid != u64::from(job)), "{told}");
+    assert!(text.contains("knows 1 node\n") && text.contains("  shm  "), "{text}");
     assert!(text.contains("long messages by shm: "), "{text}");
-    let (_, all, _) = run(madrigal().arg("why"));
-    assert!(all.contains(&format!("process {} (", job.0.id())), "{all}");
+    assert!(all.contains(&format!("process {job} (")), "{all}");
 }
 
 fn a_rank_tells_addresses() {
-    let mut job = Job::start("tcp");
-    let worker = job.worker();
+    let Told { worker, .. } = Told::of("tcp");
     let told = peer(&worker);
     assert_eq!(told["path"], "tcp", "{told}");
     assert!(told["how"].as_str().unwrap().contains(" -> "), "{told}");
     assert!(!told["addresses"].as_array().unwrap().is_empty(), "{told}");
     // Only this driver was requested: there is no nearer one that could have been rejected.
     assert_eq!(told["rejected"], serde_json::json!([]), "{told}");
-    drop(job);
 }
 
 fn a_rank_over_a_provider_of_libfabric_tells_which() {
@@ -105,8 +128,7 @@ fn a_rank_over_a_provider_of_libfabric_tells_which() {
     if driver["ok"] == false {
         skip(format!("{driver}"));
     }
-    let mut job = Job::start("fabric:tcp");
-    let worker = job.worker();
+    let Told { worker, .. } = Told::of("fabric:tcp");
     let told = peer(&worker);
     assert_eq!(told["path"], "fabric:tcp", "{told}");
     assert!(told["how"].as_str().unwrap().starts_with("tcp"), "{told}");
