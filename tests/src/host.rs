@@ -1,6 +1,7 @@
 //! What integration tests need of the host: the library to preload, programs with an end, scratch folders, random choices.
 #![allow(unsafe_code)]
 
+use std::io::Write as _;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
@@ -309,6 +310,21 @@ pub fn until<T>(what: &str, mut ready: impl FnMut() -> Option<T>) -> T {
         assert!(Instant::now() < end, "{what}: nothing after {WATCHDOG:?}");
         net::sleep_ms(1);
     }
+}
+
+/// Copies a file that is to be executed. By cp(1): a file that this process has open for writing cannot be executed (ETXTBSY) as long as a child
+/// has it, too, that another thread forks meanwhile.
+pub fn copy_program(from: &Path, to: &Path) {
+    assert!(Command::new("cp").args([from, to]).status().expect("cp").success(), "{}", to.display());
+}
+
+/// Writes a script, which may be executed; as [`copy_program`].
+pub fn script(path: &Path, text: &str) {
+    use std::os::unix::fs::PermissionsExt as _;
+    let mut tee = Command::new("tee").arg(path).stdin(Stdio::piped()).stdout(Stdio::null()).spawn().expect("tee");
+    tee.stdin.take().expect("a pipe").write_all(text.as_bytes()).expect("tee reads");
+    assert!(tee.wait().expect("is our child").success(), "{}", path.display());
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).expect("its mode");
 }
 
 /// A port for a listener that has SO_REUSEADDR. The kernel gives it to no other process for a minute: a connection of it is in TIME_WAIT.

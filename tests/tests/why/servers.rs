@@ -90,7 +90,6 @@ fn log(dir: &Path) -> std::fs::File {
 
 /// A clone whose pack has been sent, and has not ended: what packs objects waits for a file.
 pub(crate) fn git_daemon(stage: &Stage) -> Played {
-    use std::os::unix::fs::PermissionsExt as _;
     let git = need("git")?;
     if !host::run(Command::new(&git).args(["daemon", "-h"])).err.starts_with(b"usage: git daemon") {
         return Err(Missing("git has no daemon here".to_owned()));
@@ -102,9 +101,8 @@ pub(crate) fn git_daemon(stage: &Stage) -> Played {
          [uploadpack]\npackObjectsHook = {here}/hook\n"
     );
     std::fs::write(dir.join("gitconfig"), config).expect("a file");
-    std::fs::write(dir.join("hook"), format!("#!/bin/sh\n\"$@\"\nwhile [ ! -e {here}/go ]; do sleep 0.05; done\n"))
-        .expect("a file");
-    std::fs::set_permissions(dir.join("hook"), std::fs::Permissions::from_mode(0o755)).expect("its mode");
+    let hook = format!("#!/bin/sh\n\"$@\"\nwhile [ ! -e {here}/go ]; do sleep 0.05; done\n");
+    host::script(&dir.join("hook"), &hook);
     let run = |how: How, args: &[&str]| {
         let mut command = host::command(how, &git, &stage.scratch);
         command

@@ -5,6 +5,7 @@
 mod common;
 
 use common::{Folder, exe, exec, madrigal, run};
+use madrigal_tests::host::copy_program;
 use madrigal_tests::trials::{need, skip};
 use std::process::Command;
 
@@ -259,7 +260,7 @@ fn a_suid_program_is_told_and_runs() {
     let folder = Folder::new("suid");
     let program = if rustix::process::geteuid().is_root() {
         let copy = folder.path("true");
-        std::fs::copy(need("true"), &copy).unwrap();
+        copy_program(&need("true"), copy.as_ref());
         chown(&copy, Some(65534), None).unwrap();
         std::fs::set_permissions(&copy, std::fs::Permissions::from_mode(0o4755)).unwrap();
         copy
@@ -279,7 +280,7 @@ fn a_suid_program_is_told_and_runs() {
 
 fn without_the_library_nothing_runs() {
     let folder = Folder::new("alone");
-    std::fs::copy(exe(), folder.path("madrigal")).unwrap();
+    copy_program(exe(), folder.path("madrigal").as_ref());
     let (code, stdout, stderr) = run(Command::new(folder.path("madrigal")).args(["exec", "--", "echo", "ran"]));
     assert_eq!((code, stdout.as_str()), (Some(1), ""));
     assert!(stderr.contains("libmadrigal-syswrap.so") && stderr.contains("make install"), "{stderr}");

@@ -5,6 +5,7 @@
 mod common;
 
 use common::{Folder, Running, exec, madrigal, pair, run};
+use madrigal_tests::host::copy_program;
 use madrigal_tests::trials::{need, skip};
 use serde_json::Value;
 
@@ -146,7 +147,7 @@ fn another_users_process_is_told() {
     assert_eq!(cat.line(), "up");
     let folder = Folder::new("other");
     let copy = folder.path("madrigal");
-    std::fs::copy(common::exe(), &copy).unwrap();
+    copy_program(common::exe(), copy.as_ref());
     let mut other = std::process::Command::new(copy);
     other.uid(65534).gid(65534).args(["why", &cat.pid().to_string()]);
     let (code, _, stderr) = run(&mut other);

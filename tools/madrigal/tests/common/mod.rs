@@ -81,7 +81,11 @@ impl Folder {
     /// Writes a file with this mode.
     pub(crate) fn file(&self, name: &str, mode: u32, text: &str) -> String {
         use std::os::unix::fs::PermissionsExt as _;
-        std::fs::write(self.0.join(name), text).unwrap();
+        if mode & 0o111 != 0 {
+            madrigal_tests::host::script(&self.0.join(name), text);
+        } else {
+            std::fs::write(self.0.join(name), text).unwrap();
+        }
         std::fs::set_permissions(self.0.join(name), std::fs::Permissions::from_mode(mode)).unwrap();
         self.path(name)
     }

@@ -3,7 +3,6 @@
 //! Features (docs/features.md): B10, B18, G1, L1.
 
 use std::io::Write as _;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Stdio;
 
@@ -76,8 +75,8 @@ impl Stage {
             "Host *\n  IdentityFile {home}/user\n  IdentitiesOnly yes\n  BatchMode yes\n  StrictHostKeyChecking no\n  UserKnownHostsFile /dev/null\n"
         );
         let settings = bed.home.file("ssh_config", &settings);
-        let script = bed.home.file("bin/ssh", &format!("#!/bin/sh\nexec {} -F {settings} \"$@\"\n", ssh.display()));
-        std::fs::set_permissions(script, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let script = format!("#!/bin/sh\nexec {} -F {settings} \"$@\"\n", ssh.display());
+        madrigal_tests::host::script(format!("{home}/bin/ssh").as_ref(), &script);
         let config = std::fs::read_to_string(format!("{home}/sshd_config")).unwrap();
         let variables = format!("PATH={path} HOME={home}/home-r XDG_RUNTIME_DIR=/run/user/0");
         bed.home.file("sshd_config", &format!("{config}SetEnv {variables}\n"));

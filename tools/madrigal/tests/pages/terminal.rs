@@ -2,7 +2,7 @@
 
 use std::fs::{File, create_dir, create_dir_all, read_dir, write};
 use std::io::Write as _;
-use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::os::unix::fs::symlink;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -92,8 +92,8 @@ impl Terminal {
 
     /// Writes a script where lines are typed, which may be executed.
     pub(crate) fn script(&self, name: &str, text: &str) {
-        let path = self.file(name, &format!("#!/bin/sh\n{text}\n"));
-        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let path = format!("{}/clone/{name}", self.folder);
+        madrigal_tests::host::script(path.as_ref(), &format!("#!/bin/sh\n{text}\n"));
     }
 
     /// Puts a script where a program is looked for first: it stands in for that one.
