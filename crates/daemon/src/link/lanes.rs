@@ -68,7 +68,6 @@ impl Daemon {
             if link.dialled.is_none() {
                 link.channel.out().extend(answer);
             }
-            link.measure(now);
         }
         self.log_connections(of, "one more");
         self.unflushed.insert(of);

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use madrigal_identity::{DAY, REVOKED, Which};
+use serde_json::Value;
 
 use crate::common::bed::{Bed, WATCHDOG, bytes, echo, exchange, free_port, life, name, until};
 use crate::common::run;
@@ -119,12 +120,14 @@ impl Pair {
         assert_eq!(&got, b"hello");
     }
 
-    /// Both ends have so many connections.
+    /// Both ends have so many connections, each of which was measured.
     fn has(&self, count: usize) {
         for (host, peer) in [("a1", "b1"), ("b1", "a1")] {
             until("connections", || {
                 let links = self.bed.links(host, peer);
-                links.first().is_some_and(|link| link["connections"] == count).then_some(())
+                let is_so =
+                    |link: &Value| link["connections"] == count && link["each"].as_array().unwrap().len() == count;
+                links.first().is_some_and(is_so).then_some(())
             });
         }
     }
