@@ -25,21 +25,12 @@ pub(crate) struct Measured {
     /// The stream that measures the rate, and the bytes that it has still to carry.
     pub(crate) probe: Option<(StreamId, usize)>,
     pub(crate) probed: bool,
-    /// The rate is that of several connections together.
-    of_several: bool,
 }
 
 impl Measured {
     /// Another connection is measured from now on.
     pub(crate) fn forget_counters(&mut self) {
         self.carried = Carried::default();
-    }
-
-    /// The link has so many connections; its own one carries that rate. What several carried together says nothing of one.
-    pub(crate) fn count_connections(&mut self, count: usize, own: Option<u64>) {
-        if std::mem::replace(&mut self.of_several, count > 1) && count == 1 {
-            self.figures.rate = own;
-        }
     }
 
     /// Takes the kernel's counters. Where there are none, only the shortest round trip of the pings (nanoseconds) is known.

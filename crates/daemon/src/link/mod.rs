@@ -283,10 +283,6 @@ impl Link {
         let counts = tcp::info(self.channel.as_fd().as_raw_fd()).ok();
         let stuck =
             counts.is_some_and(|counts| counts.retransmits >= STUCK_RETRANSMITS && counts.bytes_acked < YOUNG.1);
-        if let Stage::Up(up) = &mut self.stage {
-            let own = self.counted.as_ref().and_then(|counted| counted.rate);
-            up.measured.count_connections(up.connections(), own);
-        }
         if let Some(counts) = counts {
             self.count(now, counts);
         }

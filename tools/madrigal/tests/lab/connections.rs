@@ -122,6 +122,9 @@ fn what_holds_each_back_is_told(grid: &Grid) {
 const LONG: &str = "[site.a]\nnetwork = '10.1.0.0/24'\nhosts = ['a1']\n[site.b]\nnetwork = '10.2.0.0/24'\nhosts = ['b1']\n\
     [link.ab]\nbetween = ['a', 'b']\nrate = '10M'\ndelay = '75ms'\nloss = '1%'\nqueue = '200ms'\n";
 
+/// Bytes that it carries in five seconds.
+const LINE: u64 = 6_250_000;
+
 /// Says at the end how many bytes came in the last five seconds before.
 const METER: &str = "import socket, time\n\
     s = socket.create_server(('127.0.0.1', 7000)); print('ready', flush=True)\n\
@@ -141,7 +144,7 @@ const TALK: &str = "import os, socket, sys, time\n\
     print('much', flush=True); send(15, 1 << 16, 0); c.shutdown(1); print(c.recv(100).decode())\n";
 
 /// While there is little to send the line carries no more than that, so that the kernel takes it for all that the line carries, whatever it
-/// thinks of programs that send little. By itself BBR adds a quarter in eight round trips, and would need 20 s to carry half of the line.
+/// thinks of programs that send little. By itself BBR adds a quarter in eight round trips, and may need 20 s to carry half of the line.
 pub(crate) fn a_rate_of_a_quiet_time_is_found_anew() {
     need_lab(Who::Me);
     for several in [false, true] {
@@ -164,11 +167,16 @@ pub(crate) fn a_rate_of_a_quiet_time_is_found_anew() {
         let all = each(&grid, "a1");
         let renewed: Vec<u64> = all.iter().map(|one| one["renewed"].as_u64().unwrap()).collect();
         println!("found anew {renewed:?} times, {} kbit/s at the end", bytes * 8 / 5000);
-        // Each of several that had bytes to send then.
-        assert!(renewed.len() > usize::from(several) && renewed.iter().any(|renewed| *renewed > 0), "{all:#?}");
-        assert!(!several || renewed.iter().skip(1).any(|renewed| *renewed > 0), "the first one only: {all:#?}");
-        // Of 6.25 MB that the line carries, 1 % lost.
-        assert!(bytes > 6_250_000 / 2, "{bytes} bytes in five seconds: {all:#?}");
+        // Each of several that had bytes to send then; unless the kernel has found it by itself, as some do.
+        let by_itself = renewed.iter().all(|renewed| *renewed == 0) && bytes > LINE / 4 * 3;
+        assert!(
+            by_itself || renewed.len() > usize::from(several) && renewed.iter().any(|renewed| *renewed > 0),
+            "{all:#?}"
+        );
+        let by_each = !several || renewed.iter().skip(1).any(|renewed| *renewed > 0);
+        assert!(by_itself || by_each, "the first one only: {all:#?}");
+        // 1 % is lost.
+        assert!(bytes > LINE / 2, "{bytes} bytes in five seconds: {all:#?}");
         grid.down();
     }
 }
