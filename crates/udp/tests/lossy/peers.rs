@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use madrigal_base::error::ReadError;
 use madrigal_progress::engine::Engine;
-use madrigal_quic::{Admission, Carrier, Event, QuicEndpoint};
+use madrigal_quic::{Admission, Carrier, Event, Key, QuicEndpoint};
 use madrigal_seeds::Random;
 use madrigal_sys::time;
 use madrigal_udp::lossy::{Class, LossyAcceptor, LossyLink, Received};
@@ -139,35 +139,55 @@ fn noise() {
     far.has_nobody();
 }
 
-/// A peer with a certificate that speaks QUIC, and then what `say` says on its control stream; until `stop`.
-fn speak(dir: &Path, to: SocketAddr, say: &[u8], stop: impl Fn(bool) -> bool) {
-    let shown = shown(dir);
-    let mut quic = QuicEndpoint::new(shown.client(), shown.server()).expect("TLS 1.3");
-    let socket = madrigal_sys::udp::UdpSocket::connect(to).expect("a socket");
-    let key = quic.connect(time::now_ns(), to).expect("an address");
-    let (mut buffer, mut out, mut closed, mut said) = (vec![0; 65536], Vec::new(), false, false);
-    while !stop(closed) {
+/// A peer with a certificate that speaks QUIC, and no more by itself.
+struct Speaker {
+    quic: QuicEndpoint,
+    socket: madrigal_sys::udp::UdpSocket,
+    to: SocketAddr,
+    buffer: Vec<u8>,
+    out: Vec<u8>,
+}
+
+impl Speaker {
+    fn new(dir: &Path, to: SocketAddr) -> Self {
+        let shown = shown(dir);
+        let quic = QuicEndpoint::new(shown.client(), shown.server()).expect("TLS 1.3");
+        let socket = madrigal_sys::udp::UdpSocket::connect(to).expect("a socket");
+        Self { quic, socket, to, buffer: vec![0; 65536], out: Vec::new() }
+    }
+
+    fn dial(&mut self) -> Key {
+        self.quic.connect(time::now_ns(), self.to).expect("an address")
+    }
+
+    /// Passes on what came and what goes, and waits a moment.
+    fn turn(&mut self, mut handle: impl FnMut(Event)) {
+        let Self { quic, socket, buffer, out, .. } = self;
         let now = time::now_ns();
-        while let Ok(got) = socket.receive(&mut buffer) {
+        while let Ok(got) = socket.receive(buffer) {
             for datagram in buffer[..got.len].chunks(got.segment) {
                 quic.receive(now, (got.from, None), datagram, |_| Admission::Drop);
             }
         }
         quic.handle_time(now);
         while let Some(event) = quic.event() {
-            match event {
-                Event::Connected { .. } => {}
-                Event::Closed { .. } => closed = true,
-                Event::Seen { .. } => {}
+            handle(event);
+        }
+        while let Some(outgoing) = quic.transmit(now, out) {
+            let _ = socket.send(outgoing.to, None, outgoing.segment, out);
+        }
+        std::thread::sleep(std::time::Duration::from_micros(200));
+    }
+
+    /// Says that on the control stream, until it is closed for that.
+    fn say(mut self, words: &[u8]) {
+        let (key, mut closed, mut said) = (self.dial(), false, false);
+        while !closed {
+            self.turn(|event| closed |= matches!(event, Event::Closed { .. }));
+            if let Some(connection) = self.quic.connection(key).filter(|_| !said) {
+                said = connection.write(words) > 0;
             }
         }
-        if let Some(connection) = quic.connection(key).filter(|_| !said && !say.is_empty()) {
-            said = connection.write(say) > 0;
-        }
-        while let Some(outgoing) = quic.transmit(now, &mut out) {
-            let _ = socket.send(outgoing.to, None, outgoing.segment, &out);
-        }
-        std::thread::sleep(std::time::Duration::from_millis(1));
     }
 }
 
@@ -178,8 +198,7 @@ fn breaks() {
     let near = connect(&messages(&here.engine, &shown(&grid.host("a1")), &[class(0)]), far.at()).expect("connects");
     let its = far.accept();
     for say in [&[0xff; 50][..], &[2, 0], &[1, 1], &[9; 3]] {
-        // It is closed for that.
-        speak(&bad, far.at(), say, |closed| closed);
+        Speaker::new(&bad, far.at()).say(say);
     }
     far.has_nobody();
     assert_eq!(near.send(0, vec![7; 10], None), Ok(0));
@@ -214,34 +233,18 @@ const MOST_SILENT: usize = 256;
 
 /// So many connections of one peer that say nothing: counts those that stood, and those that the other end has ended.
 fn stand_silent(dir: &Path, to: SocketAddr, [stand, ended]: [&AtomicUsize; 2], over: &AtomicBool) {
-    let shown = shown(dir);
-    let mut quic = QuicEndpoint::new(shown.client(), shown.server()).expect("TLS 1.3");
-    let socket = madrigal_sys::udp::UdpSocket::connect(to).expect("a socket");
-    let (mut buffer, mut out, mut begun) = (vec![0; 65536], Vec::new(), 0);
+    let (mut speaker, mut begun) = (Speaker::new(dir, to), 0);
     while !over.load(Ordering::Relaxed) {
-        let now = time::now_ns();
         // A few at a time, so that no datagram is lost for want of room.
         while begun < SILENT.min(stand.load(Ordering::Relaxed) + 8) {
-            quic.connect(now, to).expect("an address");
+            speaker.dial();
             begun += 1;
         }
-        while let Ok(got) = socket.receive(&mut buffer) {
-            for datagram in buffer[..got.len].chunks(got.segment) {
-                quic.receive(now, (got.from, None), datagram, |_| Admission::Drop);
-            }
-        }
-        quic.handle_time(now);
-        while let Some(event) = quic.event() {
-            match event {
-                Event::Connected { .. } => _ = stand.fetch_add(1, Ordering::Relaxed),
-                Event::Closed { .. } => _ = ended.fetch_add(1, Ordering::Relaxed),
-                Event::Seen { .. } => {}
-            }
-        }
-        while let Some(outgoing) = quic.transmit(now, &mut out) {
-            let _ = socket.send(outgoing.to, None, outgoing.segment, &out);
-        }
-        std::thread::sleep(std::time::Duration::from_micros(200));
+        speaker.turn(|event| match event {
+            Event::Connected { .. } => _ = stand.fetch_add(1, Ordering::Relaxed),
+            Event::Closed { .. } => _ = ended.fetch_add(1, Ordering::Relaxed),
+            Event::Seen { .. } => {}
+        });
     }
 }
 
