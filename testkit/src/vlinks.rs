@@ -1,20 +1,24 @@
 //! The promises of `VLink`, over any driver: posted operations, completion by descriptor and by handler.
 //! Features (docs/features.md): A1, A2, A6, A9, A13, B1, B2, B3; over `loopback` B12.
 
+mod common;
 mod context;
+mod ends;
 
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::Poll;
 
-use madrigal::error::{AcceptError, ConnectError, ReadError, WriteError};
+use madrigal::error::{AcceptError, ConnectError, WriteError};
 use madrigal::{Acceptor, Filled, Handler, VLink, time};
 
+pub(crate) use common::{receive, send};
 pub(crate) use context::certificates;
 pub use context::{Context, context, stacked};
 
 use crate::Case;
 use crate::noise::{Noise, Stream};
+use common::{ReadOutcome, drain};
 
 /// The suite.
 pub static CASES: &[Case<Context>] = &[
@@ -23,13 +27,13 @@ pub static CASES: &[Case<Context>] = &[
     Case { name: "posts_complete_in_order", run: in_order },
     Case { name: "any_split_and_merge_is_one_stream", run: split_and_merge },
     Case { name: "many_posted_writes_wait_for_a_slow_reader", run: back_pressure },
-    Case { name: "reads_everything_before_the_end", run: the_end },
-    Case { name: "a_handler_reads_the_end_behind_the_last_bytes", run: last_and_end },
-    Case { name: "close_writes_what_was_posted_first", run: close_flushes },
-    Case { name: "posts_after_close_fail", run: after_close },
-    Case { name: "a_dropped_link_is_closed", run: dropped },
-    Case { name: "a_writer_learns_that_the_peer_is_gone_though_much_is_unread", run: gone_unread },
-    Case { name: "a_dropped_read_takes_nothing", run: dropped_read },
+    Case { name: "reads_everything_before_the_end", run: ends::the_end },
+    Case { name: "a_handler_reads_the_end_behind_the_last_bytes", run: ends::last_and_end },
+    Case { name: "close_writes_what_was_posted_first", run: ends::close_flushes },
+    Case { name: "posts_after_close_fail", run: ends::after_close },
+    Case { name: "a_dropped_link_is_closed", run: ends::dropped },
+    Case { name: "a_writer_learns_that_the_peer_is_gone_though_much_is_unread", run: ends::gone_unread },
+    Case { name: "a_dropped_read_takes_nothing", run: ends::dropped_read },
     Case { name: "refused_connects_fail", run: refused },
     Case { name: "a_closed_acceptor_fails_posted_accepts", run: closed_acceptor },
     Case { name: "waits_have_deadlines", run: deadlines },
@@ -40,35 +44,6 @@ pub static CASES: &[Case<Context>] = &[
     Case { name: "an_idle_wait_takes_no_processor", run: idle },
     Case { name: "a_waiting_thread_does_not_starve_handlers", run: no_starvation },
 ];
-
-type ReadOutcome = Result<Filled, ReadError>;
-
-pub(crate) fn send(link: &VLink, bytes: &[u8]) {
-    assert_eq!(link.write(bytes.to_vec()).wait().expect("writes"), bytes);
-}
-
-/// Reads exactly that many bytes.
-pub(crate) fn receive(link: &VLink, len: usize) -> Vec<u8> {
-    let mut all = Vec::new();
-    while all.len() < len {
-        let filled = link.read(vec![0; len - all.len()]).wait().expect("reads");
-        assert_ne!(filled.len, 0, "the end came early");
-        all.extend_from_slice(filled.bytes());
-    }
-    all
-}
-
-/// Reads to the end.
-fn drain(link: &VLink) -> Result<Vec<u8>, ReadError> {
-    let mut all = Vec::new();
-    loop {
-        let filled = link.read(vec![0; 1000]).wait()?;
-        if filled.len == 0 {
-            return Ok(all);
-        }
-        all.extend_from_slice(filled.bytes());
-    }
-}
 
 fn by_descriptor(c: &Context) {
     let (near, far) = c.pair();
@@ -196,131 +171,6 @@ fn back_pressure(c: &Context) {
         check.check(filled.bytes());
     }
     posted.into_iter().for_each(|op| assert_eq!(op.wait().unwrap().len(), 65_536));
-}
-
-fn the_end(c: &Context) {
-    for len in [0, 5, 5_000, 300_000] {
-        let (near, far) = c.pair();
-        let sent = Stream::new(1).take(len);
-        let write = near.write(sent.clone());
-        let reader = {
-            let far = far.clone();
-            std::thread::spawn(move || drain(&far))
-        };
-        write.wait().unwrap();
-        near.close().wait();
-        assert_eq!(reader.join().unwrap().unwrap(), sent);
-        assert_eq!(far.read(vec![0; 1]).wait().unwrap().len, 0, "the end stays");
-    }
-}
-
-/// Both come at once, which the kernel reports once.
-fn last_and_end(c: &Context) {
-    let (near, far) = c.pair();
-    let (read, ended) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
-    fn post(link: &VLink, read: &Arc<AtomicUsize>, ended: &Arc<AtomicBool>) {
-        let (count, tell) = (Arc::clone(read), Arc::clone(ended));
-        let handler =
-            Handler::new(move |link: &VLink, outcome: ReadOutcome| match outcome.expect("bytes or the end") {
-                Filled { len: 0, .. } => tell.store(true, Ordering::Relaxed),
-                Filled { len, .. } => {
-                    count.fetch_add(len, Ordering::Relaxed);
-                    post(link, &count, &tell);
-                }
-            });
-        link.read_with(vec![0; 64], handler);
-    }
-    post(&far, &read, &ended);
-    send(&near, b"first");
-    c.until(|| read.load(Ordering::Relaxed) == 5);
-    send(&near, b"last");
-    drop(near);
-    c.until(|| ended.load(Ordering::Relaxed));
-    assert_eq!(read.load(Ordering::Relaxed), 9);
-}
-
-fn close_flushes(c: &Context) {
-    let (near, far) = c.pair();
-    let mut stream = Stream::new(6);
-    let posted: Vec<_> = (0..100).map(|_| near.write(stream.take(50_000))).collect();
-    let mut closed = near.close();
-    let mut check = Stream::new(6);
-    while check.at < stream.at {
-        let filled = far.read(vec![0; 60_000]).wait().unwrap();
-        assert_ne!(filled.len, 0, "the end came before what was posted");
-        check.check(filled.bytes());
-    }
-    posted.into_iter().for_each(|op| drop(op.wait().unwrap()));
-    assert!(closed.wait_until(None).is_ready());
-    assert_eq!(drain(&far).unwrap(), b"");
-}
-
-fn after_close(c: &Context) {
-    let (near, _far) = c.pair();
-    let waiting = near.read(vec![0; 1]);
-    let called = Arc::new(AtomicUsize::new(0));
-    let count = Arc::clone(&called);
-    near.close_with(Handler::new(move |_: &(), ()| _ = count.fetch_add(1, Ordering::Relaxed)));
-    assert!(matches!(waiting.wait(), Err(ReadError::Closed { .. })));
-    assert!(matches!(near.read(vec![0; 1]).wait(), Err(ReadError::Closed { .. })));
-    assert!(matches!(near.write(vec![0; 1]).wait(), Err(WriteError::Closed { .. })));
-    let (reads, writes) = (Arc::clone(&called), Arc::clone(&called));
-    near.read_with(
-        vec![0; 1],
-        Handler::new(move |_: &VLink, outcome: ReadOutcome| {
-            assert!(matches!(outcome, Err(ReadError::Closed { .. })));
-            reads.fetch_add(1, Ordering::Relaxed);
-        }),
-    );
-    near.write_with(
-        vec![0; 1],
-        Handler::new(move |_: &VLink, outcome: Result<Vec<u8>, WriteError>| {
-            assert!(matches!(outcome, Err(WriteError::Closed { .. })));
-            writes.fetch_add(1, Ordering::Relaxed);
-        }),
-    );
-    c.until(|| called.load(Ordering::Relaxed) == 3);
-    near.close().wait();
-}
-
-fn dropped(c: &Context) {
-    let (near, far) = c.pair();
-    send(&near, b"last");
-    drop(near);
-    assert_eq!(drain(&far).unwrap(), b"last");
-    let error = loop {
-        match far.write(vec![0; 100]).wait() {
-            Ok(_) => std::thread::yield_now(),
-            Err(error) => break error,
-        }
-    };
-    assert!(matches!(error, WriteError::PeerGone { .. }), "{error}");
-}
-
-/// Nobody reads what the other end sent before it ended.
-fn gone_unread(c: &Context) {
-    let (near, far) = c.pair();
-    let posted: Vec<_> = (0..100).map(|_| far.write(vec![7; 65_536])).collect();
-    send(&near, b"so that both ends are up");
-    for _ in 0..100 {
-        c.runtime.do_work();
-    }
-    drop(posted);
-    far.abort();
-    let error = loop {
-        match near.write(vec![0; 10_000]).wait() {
-            Ok(_) => std::thread::yield_now(),
-            Err(error) => break error,
-        }
-    };
-    assert!(matches!(error, WriteError::PeerGone { .. }), "{error}");
-}
-
-fn dropped_read(c: &Context) {
-    let (near, far) = c.pair();
-    drop(far.read(vec![0; 4]));
-    send(&near, b"kept");
-    assert_eq!(receive(&far, 4), b"kept");
 }
 
 fn refused(c: &Context) {
