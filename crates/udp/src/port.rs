@@ -115,10 +115,10 @@ impl Source for Port {
 }
 
 /// What speaks QUIC is not ours, and must not end the program: where it panics, the links of its port are over.
-fn guarded<R>(traffic: &mut Traffic, else_: R, run: impl FnOnce(&mut Traffic) -> R) -> R {
+fn guarded<R>(traffic: &mut Traffic, instead: R, run: impl FnOnce(&mut Traffic) -> R) -> R {
     let done = catch_unwind(AssertUnwindSafe(|| run(traffic)));
     done.unwrap_or_else(|_| {
         traffic.fail();
-        else_
+        instead
     })
 }

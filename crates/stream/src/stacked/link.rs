@@ -148,15 +148,13 @@ impl Link {
     }
 
     /// One more connection; nothing, where the link has it already, or is over.
-    pub(super) fn join(self: &Arc<Self>, lane: Lane, by: VLink) -> bool {
+    pub(super) fn join(self: &Arc<Self>, lane: Lane, by: VLink) {
         let mut state = self.lock();
-        let joins = state.is_alive() && state.adapters.is_ready() && state.adapters.add(time::now_ns(), lane).is_ok();
-        if joins {
+        if state.is_alive() && state.adapters.is_ready() && state.adapters.add(time::now_ns(), lane).is_ok() {
             state.carry(lane, by);
         }
         drop(state);
         self.pump();
-        joins
     }
 
     /// A further connection was made.
@@ -419,15 +417,15 @@ impl State {
 
     /// Whether what was written is there, or nothing of it goes for long.
     fn is_finished(&mut self, now: u64, linger: u64) -> bool {
-        let over =
-            !self.is_writable() || self.adapters.is_flushed() && self.lanes.values().all(|lane| !lane.is_writing);
+        let is_flushed = self.adapters.is_flushed() && self.lanes.values().all(|lane| !lane.is_writing);
+        let is_over = is_flushed || !self.is_writable();
         let Some(closing) = &mut self.closing else { return false };
         // What is acknowledged is not held any more; an adapter without acknowledgements is done when all of it is taken.
         let is_at = (self.adapters.held(), self.taken);
         if is_at.0 < closing.since.0 || is_at.1 > closing.since.1 {
             (closing.since, closing.until) = (is_at, now + linger);
         }
-        over || now >= closing.until
+        is_over || now >= closing.until
     }
 }
 
